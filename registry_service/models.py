@@ -1,0 +1,96 @@
+"""The tables. Times are microseconds since the epoch, UTC: compact, exact and the same on SQLite and PostgreSQL."""
+
+import time
+
+from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, LargeBinary, SmallInteger, String
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+def now_micros() -> int:
+    """The time as every table stores it."""
+    return time.time_ns() // 1000
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class CatalogRevision(Base):
+    """One row (id 1). Every change of tools, accounts or secrets adds one, in the same transaction."""
+
+    __tablename__ = "catalog_revision"
+    id: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
+    revision: Mapped[int] = mapped_column(BigInteger)
+
+
+class Tool(Base):
+    __tablename__ = "tools"
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    create_time: Mapped[int] = mapped_column(BigInteger)
+    update_time: Mapped[int] = mapped_column(BigInteger)
+    # A deleted tool stays as a tombstone, so that its version numbers are never used again.
+    delete_time: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class ToolVersion(Base):
+    __tablename__ = "tool_versions"
+    tool: Mapped[str] = mapped_column(ForeignKey("tools.name"), primary_key=True)
+    version: Mapped[str] = mapped_column(String(128), primary_key=True)
+    definition: Mapped[bytes] = mapped_column(LargeBinary)
+    active: Mapped[bool] = mapped_column(Boolean)
+    create_time: Mapped[int] = mapped_column(BigInteger)
+    delete_time: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class Account(Base):
+    __tablename__ = "accounts"
+    client_id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    display_name: Mapped[str] = mapped_column(String(200))
+    plan: Mapped[str] = mapped_column(String(64))
+    # A value of the contract's `Account.State`.
+    state: Mapped[int] = mapped_column(SmallInteger)
+    create_time: Mapped[int] = mapped_column(BigInteger)
+    update_time: Mapped[int] = mapped_column(BigInteger)
+
+
+class Secret(Base):
+    __tablename__ = "secrets"
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    client_id: Mapped[str] = mapped_column(ForeignKey("accounts.client_id"), index=True)
+    # HMAC-SHA-256 of the secret under the pepper, 32 bytes.
+    digest: Mapped[bytes] = mapped_column(LargeBinary)
+    hint: Mapped[str] = mapped_column(String(4))
+    create_time: Mapped[int] = mapped_column(BigInteger)
+    revoke_time: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class Call(Base):
+    __tablename__ = "calls"
+    call_id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    client_id: Mapped[str] = mapped_column(String(32))
+    tool: Mapped[str] = mapped_column(String(64))
+    version: Mapped[str] = mapped_column(String(128))
+    lane: Mapped[str] = mapped_column(String(16))
+    # Identifies the process that runs the call; see Database.
+    executor: Mapped[str] = mapped_column(String(32))
+    # A value of the contract's `Call.State`.
+    state: Mapped[int] = mapped_column(SmallInteger)
+    # A value of the contract's `Reason`; 0 means none.
+    reason: Mapped[int] = mapped_column(SmallInteger)
+    session_id: Mapped[str] = mapped_column(String)
+    request_id: Mapped[str] = mapped_column(String)
+    create_time: Mapped[int] = mapped_column(BigInteger)
+    settle_time: Mapped[int | None] = mapped_column(BigInteger)
+
+
+# Finds the calls of processes that died, without an index entry for each of the millions of settled ones.
+Index("calls_running", Call.executor, sqlite_where=Call.state == 1, postgresql_where=Call.state == 1)
+
+
+class Usage(Base):
+    __tablename__ = "usage"
+    client_id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    lane: Mapped[str] = mapped_column(String(16), primary_key=True)
+    # A day `YYYY-MM-DD` or a month `YYYY-MM` in Asia/Seoul.
+    period: Mapped[str] = mapped_column(String(10), primary_key=True)
+    calls: Mapped[int] = mapped_column(BigInteger)
