@@ -1,0 +1,153 @@
+"""The application: its routes, its channels to the registry service, and whether it is ready."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from naru.v1.accounts_pb2 import AuthenticateRequest
+from naru.v1.accounts_pb2_grpc import AccountsStub
+from naru.v1.execution_pb2_grpc import ExecutionStub
+from naru.v1.registry_pb2_grpc import RegistryStub
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gateway.endpoint import McpEndpoint
+from gateway.errors import Failure, is_token_refused
+from gateway.mcp import Edge
+from gateway.revisions import Server, Shapes
+from gateway.settings import Settings
+
+# Larger than any body, result or catalog page; gRPC's own default of 4 MiB is too small for them.
+_MAX_MESSAGE = 16 << 20
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", _MAX_MESSAGE),
+    ("grpc.max_receive_message_length", _MAX_MESSAGE),
+    ("grpc.service_config", '{"loadBalancingConfig":[{"round_robin":{}}]}'),
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),
+    # How long one attempt to connect may take, and how soon the next follows.
+    ("grpc.min_reconnect_backoff_ms", 3000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # A peer that vanished without a word is noticed, also in the middle of a long call.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+_READY_SECONDS = 2.0
+
+
+def create_app(settings: Settings) -> Starlette:
+    """Builds the application; `app.state.gateway` is the Gateway behind it. The logs must have been configured."""
+    gateway = Gateway(settings)
+    app = Starlette(
+        routes=[
+            Route("/healthz", gateway.healthz),
+            Route("/readyz", gateway.readyz),
+            *(Route(path + slash, gateway.mcp) for path in settings.mcp_paths for slash in ("", "/")),
+        ],
+        lifespan=gateway.lifespan,
+        exception_handlers={HTTPException: gateway.refuse},
+    )
+    app.router.redirect_slashes = False
+    app.state.gateway = gateway
+    return app
+
+
+class Gateway:
+    """One process: its channels, its readiness, and its end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.mcp = McpEndpoint(settings)
+        self.stopping = False
+        self._health: dict[str, health_pb2_grpc.HealthStub] = {}
+
+    @asynccontextmanager
+    async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        """Keeps the channels to the registry open; they connect, and connect again, on their own."""
+        settings = self.settings
+        async with _channel(settings, settings.registry) as registry:
+            if settings.execution == settings.registry:
+                self._open(registry, registry)
+                yield
+            else:
+                async with _channel(settings, settings.execution) as execution:
+                    self._open(registry, execution)
+                    yield
+
+    def _open(self, registry: grpc.aio.Channel, execution: grpc.aio.Channel) -> None:
+        self._health = {
+            "naru.v1.Accounts": health_pb2_grpc.HealthStub(registry),
+            "naru.v1.Registry": health_pb2_grpc.HealthStub(registry),
+            "naru.v1.Execution": health_pb2_grpc.HealthStub(execution),
+        }
+        self.mcp.edge = Edge(
+            accounts=AccountsStub(registry),
+            registry=RegistryStub(registry),
+            execution=ExecutionStub(execution),
+            shapes=Shapes(Server("naru", version("naru"), title="Naru", prefix=self.settings.meta_prefix)),
+            metrics=self.mcp.metrics,
+            log=self.mcp.log,
+            token=self.settings.registry_token,
+            call_timeout=self.settings.call_timeout,
+            registry_timeout=self.settings.registry_timeout,
+        )
+
+    async def healthz(self, _request: Request) -> Response:
+        """Says that the process is alive."""
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(self, _request: Request) -> Response:
+        """Says whether a call could be served now, and if not, what is in the way."""
+        if self.stopping:
+            return JSONResponse({"status": "stopping"}, 503)
+        answers = await asyncio.gather(*(self._trouble(service) for service in self._health), self._token_trouble())
+        troubles = [trouble for trouble in answers if trouble]
+        if troubles:
+            return JSONResponse({"status": "unavailable", "troubles": troubles}, 503)
+        return JSONResponse({"status": "ok"})
+
+    async def refuse(self, request: Request, error: Exception) -> Response:
+        """Answers for the paths and methods that no route serves."""
+        known = isinstance(error, HTTPException) and error.status_code == 405
+        reply = self.mcp.refusal(request.scope, Failure("METHOD_NOT_ALLOWED" if known else "PATH_NOT_FOUND"))
+        response = Response(reply.body, reply.status, error.headers if isinstance(error, HTTPException) else None)
+        response.raw_headers += reply.headers
+        return response
+
+    def stop(self) -> None:
+        """Turns readiness off; what is running goes on."""
+        self.stopping = True
+
+    def end_answers(self) -> None:
+        """Ends what is still running with a last message: the grace is over."""
+        self.mcp.answers.end_all()
+
+    async def _trouble(self, service: str) -> str:
+        check = self._health[service].Check
+        try:
+            answer = await check(health_pb2.HealthCheckRequest(service=service), timeout=_READY_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            return f"{service}: {error.code().name}"
+        return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else f"{service}: not serving"
+
+    async def _token_trouble(self) -> str:
+        """Asks for something that needs the service token, without a credential: only the token's refusal matters."""
+        metadata = (("x-naru-token", self.settings.registry_token),)
+        try:
+            await self.mcp.edge.accounts.Authenticate(AuthenticateRequest(), metadata=metadata, timeout=_READY_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            return "GATEWAY_REGISTRY_TOKEN: the registry refuses it" if is_token_refused(error) else ""
+        return ""
+
+
+def _channel(settings: Settings, target: str) -> grpc.aio.Channel:
+    if settings.registry_ca is None:
+        return grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(settings.registry_ca, settings.registry_key, settings.registry_cert)
+    return grpc.aio.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)

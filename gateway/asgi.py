@@ -1,0 +1,119 @@
+"""What ASGI leaves to its applications: header look-ups, whole replies, bodies with a limit."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from gateway.headers import values
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Event: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Event]]
+Send: TypeAlias = Callable[[Event], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+Headers: TypeAlias = Mapping[bytes, bytes]
+HeaderLines: TypeAlias = Sequence[tuple[bytes, bytes]]
+
+# How much more of a refused body is read, and for how long, so that the client gets to see the refusal.
+_LINGER_BYTES = 4 << 20
+_LINGER_SECONDS = 2.0
+
+
+class ClientGone(Exception):  # noqa: N818  nothing went wrong here
+    """The client left before its request was whole."""
+
+
+class BodyTooLarge(Exception):  # noqa: N818  the client's mistake, reported as a failure by the caller
+    """The body exceeds the limit; `rest` says that more of it is still to come."""
+
+    def __init__(self, *, rest: bool) -> None:
+        super().__init__(rest)
+        self.rest = rest
+
+
+def gathered(scope: Scope) -> Headers:
+    """Returns the headers by name (lower case); repeated lines are joined with `, ` as RFC 9110 says."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        headers[name] = headers[name] + b", " + value if name in headers else value
+    return headers
+
+
+def text(headers: Headers, name: bytes) -> str:
+    """Returns a header's value, empty where there is none."""
+    return headers.get(name, b"").decode("latin-1").strip(" \t")
+
+
+def each(scope: Scope, headers: Headers, name: bytes) -> Sequence[str]:
+    """Returns the value of every line of a header that may come once only."""
+    value = headers.get(name)
+    if value is None:
+        return ()
+    return values(scope["headers"], name) if b"," in value else (value.decode("latin-1").strip(" \t"),)
+
+
+async def whole_body(headers: Headers, receive: Receive, limit: int) -> bytes:
+    """Reads the request's body. Raises BodyTooLarge as soon as it is known to exceed the limit, and ClientGone.
+
+    A body whose Content-Length says so is not asked for at all.
+    """
+    if int(headers.get(b"content-length", b"0")) > limit:
+        raise BodyTooLarge(rest=True)
+    chunks: list[bytes] = []
+    size = 0
+    more = True
+    while more:
+        event = await receive()
+        if event["type"] != "http.request":
+            raise ClientGone
+        more = event.get("more_body", False)
+        chunk = event.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise BodyTooLarge(rest=more)
+        chunks.append(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole response, as an ASGI application. `closing` ends the connection, with part of the body still unread."""
+
+    status: int
+    body: bytes = b""
+    headers: HeaderLines = ()
+    closing: bool = False
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [*self.headers]
+        if self.body:
+            headers.append((b"content-type", b"application/json"))
+        if self.status != 204:
+            headers.append((b"content-length", b"%d" % len(self.body)))
+        if self.closing:
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": self.closing})
+        if self.closing:
+            await _linger(receive)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _linger(receive: Receive) -> None:
+    """Reads on for a moment: closing a socket with unread data resets it, and takes the reply down with it."""
+    left = _LINGER_BYTES
+    try:
+        async with asyncio.timeout(_LINGER_SECONDS):
+            while left > 0:
+                event = await receive()
+                if not event.get("more_body", False):
+                    return
+                left -= len(event["body"])
+    except TimeoutError:
+        return
+
+
+async def silence(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    """Answers nothing: there is nobody to hear it."""

@@ -1,0 +1,120 @@
+"""`Authorization` → the credential that travels to the registry, and the challenges of a 401.
+
+The registry alone decides whether a credential is right. What is done here is what needs no lookup: one header, one of
+the two schemes, sound base64, and one form (`Basic`, the standard alphabet, padded) whatever the client's spelling.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from gateway.errors import Failure
+
+MAX_AUTHORIZATION_BYTES = 4096
+
+# RFC 7235 token68; what has the other shape is a damaged header, what has this one may be somebody else's token.
+_TOKEN68 = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
+_URL_SAFE = str.maketrans("-_", "+/")
+
+
+class Credential(NamedTuple):
+    """A credential as the registry takes it: the value of its `authorization` metadata.
+
+    `basic` says that the client tried Basic, and so may be challenged for it.
+    """
+
+    metadata: str
+    basic: bool
+
+
+class Unauthenticated(Failure):
+    """Failure UNAUTHENTICATED: no credential, or one that cannot be right. `basic` and `tried` shape the challenge."""
+
+    def __init__(self, *, basic: bool = False, tried: bool = True) -> None:
+        super().__init__("UNAUTHENTICATED")
+        self.basic = basic
+        self.tried = tried
+
+
+def credential_of(values: Sequence[str]) -> Credential:
+    """Returns the credential in the values of all `Authorization` headers (Latin-1, as they came).
+
+    Raises Failure: UNAUTHENTICATED (as Unauthenticated), AUTHORIZATION_MALFORMED, AUTHORIZATION_TOO_LARGE.
+    """
+    if len(values) == 1:
+        return _credential(values[0])
+    if values:
+        raise _malformed("more than one Authorization header")
+    raise Unauthenticated(tried=False)
+
+
+def challenges(failure: Failure) -> list[tuple[bytes, bytes]]:
+    """Returns the `WWW-Authenticate` lines of a 401, Bearer first: some clients look no further than the first word.
+
+    A browser shows its own password box when it sees Basic, so that is only offered to those who tried it.
+    """
+    if not isinstance(failure, Unauthenticated):
+        return []
+    bearer = b'Bearer error="invalid_token"' if failure.tried else b"Bearer"
+    lines = [(b"www-authenticate", bearer)]
+    if failure.basic:
+        lines.append((b"www-authenticate", b'Basic realm="mcp", charset="UTF-8"'))
+    return lines
+
+
+@lru_cache(maxsize=1024)
+def _credential(value: str) -> Credential:
+    """Reads one header. Failures are not cached, so that nobody can fill the cache with them."""
+    if len(value) > MAX_AUTHORIZATION_BYTES:
+        raise Failure("AUTHORIZATION_TOO_LARGE", {"limit_bytes": MAX_AUTHORIZATION_BYTES})
+    if not value.isascii() or not value.isprintable():
+        raise _malformed("it holds characters that are not visible ASCII")
+    scheme, _, rest = value.strip(" ").partition(" ")
+    encoded = rest.strip(" ")
+    basic = scheme.lower() == "basic"
+    if not basic and scheme.lower() != "bearer":
+        raise Unauthenticated(tried=False)
+    _check_credentials(_decoded(encoded, basic=basic), basic=basic)
+    return Credential(f"Basic {_standard(encoded)}", basic)
+
+
+def _decoded(encoded: str, *, basic: bool) -> bytes:
+    if not encoded:
+        raise _malformed("the credential is missing")
+    if not _BASE64.fullmatch(encoded):
+        if not basic and _TOKEN68.fullmatch(encoded):
+            raise Unauthenticated  # a JWT, say: well formed, and nothing that we issued
+        raise _malformed("the credential is not base64")
+    if ("+" in encoded or "/" in encoded) and ("-" in encoded or "_" in encoded):
+        raise _malformed("the credential mixes two base64 alphabets")
+    try:
+        return base64.b64decode(_standard(encoded), validate=True)
+    except binascii.Error as error:
+        raise _malformed("the credential is not base64") from error
+
+
+def _standard(encoded: str) -> str:
+    """Writes either alphabet, with or without padding, in the standard one with padding.
+
+    Padding that is there stays as it is, so that a wrong amount of it is still found.
+    """
+    encoded = encoded.translate(_URL_SAFE)
+    return encoded if encoded.endswith("=") else encoded + "=" * (-len(encoded) % 4)
+
+
+def _check_credentials(decoded: bytes, *, basic: bool) -> None:
+    """Refuses what no account can have: RFC 7617 wants UTF-8, a colon, and no control characters."""
+    try:
+        client_id, colon, secret = decoded.decode().partition(":")
+    except UnicodeDecodeError as error:
+        raise Unauthenticated(basic=basic) from error
+    if not (client_id and colon and secret) or any(ord(c) < 0x20 or ord(c) == 0x7F for c in client_id + secret):
+        raise Unauthenticated(basic=basic)
+
+
+def _malformed(detail: str) -> Failure:
+    return Failure("AUTHORIZATION_MALFORMED", {"detail": detail})

@@ -1,0 +1,273 @@
+"""The MCP endpoint: the checks that come before a message is looked at, and what every answer carries.
+
+The order of the checks is fixed: Host 421, Origin 403, path 404 and method 405, Authorization 400/401/431,
+Content-Type 415, Accept 406 (a notification needs none), size 413, then the message itself.
+"""
+
+import time
+from functools import partial
+
+import structlog
+
+from gateway import jsonrpc
+from gateway.accept import Carriage, accept, content_type_ok, single
+from gateway.asgi import (
+    App,
+    BodyTooLarge,
+    ClientGone,
+    Event,
+    Headers,
+    Receive,
+    Reply,
+    Scope,
+    Send,
+    each,
+    gathered,
+    silence,
+    text,
+    whole_body,
+)
+from gateway.auth import credential_of
+from gateway.errors import Failure, Wording
+from gateway.frames import Answer, Answers, Frame
+from gateway.headers import check_modern
+from gateway.locales import preferred_locale
+from gateway.mcp import (
+    KNOWN_METHODS,
+    METHODS,
+    SELF_AUTHENTICATED,
+    Edge,
+    Request,
+    authenticate,
+    failure_frame,
+    protocol_frame,
+)
+from gateway.params import NO_META, meta_of
+from gateway.revisions import Era, identify
+from gateway.settings import Settings
+from gateway.telemetry import Metrics, accepted_request_id, continued_trace, fresh_ids, new_trace
+
+_CORS_REQUEST_HEADERS = (
+    b"authorization, content-type, accept, accept-language, last-event-id, mcp-method, mcp-name, mcp-protocol-version, "
+    b"mcp-session-id, traceparent, tracestate, x-mcp-env-scope, x-request-id"
+)
+_CORS_EXPOSED_HEADERS = b"WWW-Authenticate, Retry-After, X-Naru-Call-Id, X-Request-Id"
+_ACCEPTED = Reply(202)
+_MAX_SHOWN = 100
+
+
+class McpEndpoint:
+    """The ASGI application behind the MCP paths. `edge` is set when the channels are open, before the first request."""
+
+    edge: Edge
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.open = 0
+        self.metrics = Metrics(lambda: self.open)
+        self.log = structlog.get_logger().bind()
+        self.answers = Answers(
+            stream_after=settings.stream_after,
+            keepalive=settings.keepalive,
+            on_drop=self.metrics.dropped_progress.inc,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        self.open += 1
+        headers = gathered(scope)
+        request = self._begin(scope, headers)
+        try:
+            answer = await self._answer(request, scope, headers, receive)
+            await answer(scope, receive, _with_headers(request, send))
+        finally:
+            self.open -= 1
+            self._record(request, time.perf_counter() - started)
+
+    def refusal(self, scope: Scope, failure: Failure) -> Reply:
+        """The answer for a path that is not served, or not with this method; the checks before that come first."""
+        started = time.perf_counter()
+        headers = gathered(scope)
+        request = self._begin(scope, headers)
+        try:
+            self._check_source(request, headers)
+        except Failure as earlier:
+            failure = earlier
+        reply = self._refusal(request, failure)
+        request.status = reply.status
+        self._record(request, time.perf_counter() - started)
+        lines = [*reply.headers, *request.headers, (b"content-type", b"application/json")]
+        return Reply(reply.status, reply.body, lines)
+
+    def _begin(self, scope: Scope, headers: Headers) -> Request:
+        request_id, trace_id, span_id = fresh_ids()
+        request_id = accepted_request_id(text(headers, b"x-request-id")) or request_id
+        trace = continued_trace(text(headers, b"traceparent"), text(headers, b"tracestate"), span_id)
+        settings = self.settings
+        locale = preferred_locale(text(headers, b"accept-language"), settings.locale)
+        accepted = accept(text(headers, b"accept") if b"accept" in headers else None)
+        return Request(
+            request_id=request_id,
+            trace=trace or new_trace(trace_id, span_id),
+            wording=Wording(locale, settings.meta_prefix),
+            accept=accepted,
+            dialect=identify(each(scope, headers, b"mcp-protocol-version"), accepted, NO_META),
+        )
+
+    async def _answer(self, request: Request, scope: Scope, headers: Headers, receive: Receive) -> App:
+        try:
+            self._check_source(request, headers)
+            if scope["method"] != "POST":
+                return self._other_method(request, scope, headers)
+            return await self._dispatch(request, scope, headers, receive)
+        except Failure as failure:
+            return self._refusal(request, failure)
+        except jsonrpc.ProtocolError as error:
+            return _reply(protocol_frame(request, error))
+        except ClientGone:
+            request.outcome = "disconnected"
+            return silence
+        except Exception as error:  # noqa: BLE001  the outermost border
+            return _reply(self._ending(request, error))
+
+    def _check_source(self, request: Request, headers: Headers) -> None:
+        """Refuses what a web page could make a browser send (DNS rebinding), before anything else is looked at."""
+        host = text(headers, b"host").lower()
+        hosts = self.settings.allowed_hosts
+        if host not in hosts and (host.endswith("]") or host.rpartition(":")[0] not in hosts):
+            raise Failure("HOST_NOT_ALLOWED")
+        origin = headers.get(b"origin")
+        if origin is None:
+            return
+        if origin.decode("latin-1").lower() not in self.settings.allowed_origins:
+            raise Failure("ORIGIN_NOT_ALLOWED")
+        request.headers += (
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", _CORS_EXPOSED_HEADERS),
+            (b"vary", b"Origin"),
+        )
+
+    def _other_method(self, request: Request, scope: Scope, headers: Headers) -> App:
+        if scope["method"] == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers:
+            request.headers += (
+                (b"access-control-allow-methods", b"POST"),
+                (b"access-control-allow-headers", _CORS_REQUEST_HEADERS),
+                (b"access-control-max-age", b"600"),
+            )
+            return Reply(204)
+        request.headers.append((b"allow", b"POST"))
+        raise Failure("METHOD_NOT_ALLOWED")
+
+    async def _dispatch(self, request: Request, scope: Scope, headers: Headers, receive: Receive) -> App:
+        request.credential = credential_of(each(scope, headers, b"authorization"))
+        if not content_type_ok(text(headers, b"content-type") if b"content-type" in headers else None):
+            raise Failure("UNSUPPORTED_MEDIA_TYPE")
+        message = await self._message(request, headers, receive)
+        if isinstance(message, jsonrpc.Response):
+            return await self._posted_response(request, message)
+        self._read(request, scope, headers, message)
+        if message.id is None or message.method not in SELF_AUTHENTICATED:
+            await authenticate(self.edge, request)
+            if message.id is None:
+                return _ACCEPTED
+        modern = request.dialect.era is Era.MODERN
+        if modern:
+            check_modern(scope["headers"], message, request.meta)
+        handler = METHODS[request.dialect.era].get(message.method)
+        if handler is None:
+            raise Failure("METHOD_NOT_FOUND", {"method": message.method[:_MAX_SHOWN]})
+        items = handler(self.edge, request)
+        ending = partial(self._ending, request)
+        return Answer(self.answers, items, request.carriage, cancel_on_disconnect=modern, ending=ending)
+
+    async def _message(
+        self, request: Request, headers: Headers, receive: Receive
+    ) -> jsonrpc.Message | jsonrpc.Response:
+        """Reads the message. Only a notification, which is answered without a body, may be asked for in no form."""
+        acceptable = request.accept.carriage is not None
+        try:
+            message = jsonrpc.decode(await whole_body(headers, receive, self.settings.max_body_bytes))
+        except (jsonrpc.ProtocolError, BodyTooLarge) as error:
+            request.unread = isinstance(error, BodyTooLarge) and error.rest
+            if not acceptable:
+                raise Failure("NOT_ACCEPTABLE") from error
+            if isinstance(error, BodyTooLarge):
+                raise Failure("BODY_TOO_LARGE", {"limit_bytes": self.settings.max_body_bytes}) from error
+            raise
+        if not acceptable and isinstance(message, jsonrpc.Message) and message.id is not None:
+            raise Failure("NOT_ACCEPTABLE")
+        return message
+
+    async def _posted_response(self, request: Request, response: jsonrpc.Response) -> App:
+        await authenticate(self.edge, request)
+        if request.dialect.era is Era.MODERN:
+            raise jsonrpc.ProtocolError("INVALID_REQUEST", "clients do not post responses", response.id)
+        return _ACCEPTED
+
+    def _read(self, request: Request, scope: Scope, headers: Headers, message: jsonrpc.Message) -> None:
+        """Takes down what the message and its headers say about how to treat it."""
+        request.message = message
+        request.meta = meta = meta_of(message)
+        request.dialect = identify(each(scope, headers, b"mcp-protocol-version"), request.accept, meta)
+        carriage = request.accept.carriage or Carriage.JSON
+        request.carriage = carriage if message.method == "tools/call" else single(carriage)
+        request.lane = text(headers, b"x-mcp-env-scope")
+        session_id = text(headers, b"mcp-session-id")
+        request.session_id = session_id if len(session_id) <= _MAX_SHOWN and session_id.isascii() else ""
+        if meta.traceparent:
+            span_id = request.trace.traceparent[36:52]
+            request.trace = continued_trace(meta.traceparent, meta.tracestate, span_id) or request.trace
+
+    def _refusal(self, request: Request, failure: Failure) -> Reply:
+        return _reply(failure_frame(self.edge, request, failure), closing=request.unread)
+
+    def _ending(self, request: Request, error: Exception | None) -> Frame:
+        """The last frame of an answer that has none of its own: the grace is over, or something unforeseen happened."""
+        trace_id = request.trace.trace_id
+        if error is not None:
+            self.log.error("unforeseen", exc_info=error, request_id=request.request_id, trace_id=trace_id)
+            return failure_frame(self.edge, request, Failure("INTERNAL", {"trace_id": trace_id}))
+        reason = "CALL_OUTCOME_UNKNOWN" if request.method == "tools/call" else "SERVICE_UNAVAILABLE"
+        return failure_frame(self.edge, request, Failure(reason))
+
+    def _record(self, request: Request, seconds: float) -> None:
+        """Counts and logs a request. Nothing that a client made up becomes a label."""
+        method = request.method
+        if method and method not in KNOWN_METHODS:
+            method = "other" if request.id else "notification"
+        era, carriage = request.dialect.era.value, request.carriage.value
+        self.metrics.request(method or "none", era, carriage, request.outcome, seconds)
+        self.log.info(
+            "request",
+            request_id=request.request_id,
+            trace_id=request.trace.trace_id,
+            call_id=request.call_id,
+            method=request.method[:_MAX_SHOWN],
+            tool=request.tool[:_MAX_SHOWN],
+            era=era,
+            carriage=carriage,
+            status=request.status,
+            outcome=request.outcome,
+            duration_ms=round(seconds * 1000, 3),
+        )
+
+
+def _with_headers(request: Request, send: Send) -> Send:
+    """Adds the request's own headers to its answer, and notes how it was answered."""
+
+    async def sending(event: Event) -> None:
+        if event["type"] == "http.response.start":
+            request.status = event["status"]
+            headers = event["headers"]
+            if request.carriage is Carriage.LATE:
+                streamed = (b"content-type", b"text/event-stream") in headers
+                request.carriage = Carriage.SSE if streamed else Carriage.JSON
+            event["headers"] = [*headers, *request.headers]
+        await send(event)
+
+    return sending
+
+
+def _reply(frame: Frame, *, closing: bool = False) -> Reply:
+    headers = [(name.lower().encode(), value.encode()) for name, value in frame.headers.items()]
+    return Reply(frame.status, frame.body, headers, closing)

@@ -1,0 +1,264 @@
+"""One JSON-RPC 2.0 message: strict decoding, envelope rules, ids and the shapes that answer it. Pure.
+
+A body is decoded as UTF-8 and scanned whole once, before any of it is used: what passes has no duplicate keys, no
+nesting deeper than 64, no NaN, no lone surrogates and no raw control characters, so that everybody who reads a slice of
+it later (schema check, endpoint, log) reads the same values. The slices themselves are never re-encoded: digits, key
+order and unknown members stay as sent.
+"""
+
+import json
+import re
+from array import array
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Literal, NoReturn
+
+import msgspec
+from msgspec import Raw
+
+MAX_DEPTH = 64
+
+NO_FACTS: Mapping[str, object] = {}
+_ABSENT = Raw(b"")
+
+
+class ProtocolError(Exception):
+    """A message that is refused before any tool is looked at.
+
+    `reason` is the name of a `Reason` of the contract, `detail` an English half-sentence that quotes nothing of the
+    body but member names, `id` the JSON text of the request's id (None: it could not be read), `facts` what goes into
+    `error.data`, and `status` the HTTP status that MCP demands for it (400 for parse, envelope and header faults).
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        detail: str,
+        id: bytes | None = None,  # noqa: A002  JSON-RPC calls it so
+        facts: Mapping[str, object] = NO_FACTS,
+        status: int = 400,
+    ) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+        self.id = id
+        self.facts = facts
+        self.status = status
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A request, or a notification where `id` is None. `id` and `params` (an object) are JSON text as sent."""
+
+    id: bytes | None
+    method: str
+    params: bytes
+
+
+class Response(msgspec.Struct, frozen=True):
+    """A posted JSON-RPC response. Naru asks its clients nothing, so nobody waits for it."""
+
+    id: bytes | None
+
+
+class _Request(msgspec.Struct):
+    """The usual envelope, checked by msgspec in one go."""
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    id: Raw = _ABSENT
+    params: Raw = _ABSENT
+    result: Raw = _ABSENT
+    error: Raw = _ABSENT
+
+
+class _Envelope(msgspec.Struct):
+    """Any object, to find out what is wrong with it and which id it has."""
+
+    jsonrpc: Raw = _ABSENT
+    method: Raw = _ABSENT
+    id: Raw = _ABSENT
+    params: Raw = _ABSENT
+    result: Raw = _ABSENT
+    error: Raw = _ABSENT
+
+
+class _RefusedError(ValueError):
+    """JSON that the grammar allows and Naru refuses."""
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> None:
+    if len(dict(pairs)) != len(pairs):
+        raise _RefusedError("an object has a duplicate key")
+
+
+def _refuse_constant(_name: str) -> NoReturn:
+    raise _RefusedError("NaN and Infinity are not JSON")
+
+
+# Numbers are only measured: converting them would be quadratic in their length, and nothing here needs their values.
+_scan = json.JSONDecoder(
+    object_pairs_hook=_without_duplicates, parse_int=len, parse_float=len, parse_constant=_refuse_constant
+).decode
+_request = msgspec.json.Decoder(_Request).decode
+_envelope = msgspec.json.Decoder(_Envelope).decode
+
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_SURROGATE_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_NUMBER = re.compile(rb"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)0*([0-9]+))?")
+
+
+def decode(body: bytes) -> Message | Response:
+    """Decodes a request body.
+
+    Raises ProtocolError: PARSE_ERROR (not JSON, or JSON that Naru refuses; no id), INVALID_REQUEST (not one JSON-RPC
+    2.0 message; a batch is none since 2025-06-18) or INVALID_PARAMS (`params` is not an object).
+    """
+    _check_text(body)
+    try:
+        request = _request(body)
+    except msgspec.ValidationError:
+        return _odd_message(body)
+    except msgspec.DecodeError:
+        raise ProtocolError("PARSE_ERROR", "the body is not JSON") from None
+    if request.result or request.error:
+        return _odd_message(body)
+    message_id = None
+    if request.id:
+        message_id = bytes(request.id)
+        if not is_id(message_id):
+            raise _id_error()
+    if not request.params:
+        return Message(message_id, request.method, b"{}")
+    params = bytes(request.params)
+    if params[:1] != b"{":
+        raise ProtocolError("INVALID_PARAMS", "params must be an object", message_id)
+    return Message(message_id, request.method, params)
+
+
+def is_id(raw: bytes) -> bool:
+    """Tells whether JSON text is a string or an integral number: an id, or a progress token."""
+    return raw[:1] == b'"' or raw.isdigit() or _is_integral(raw)
+
+
+def result(id: bytes, result: bytes) -> bytes:  # noqa: A002  JSON-RPC calls it so
+    """Builds a success response from JSON texts."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, result)
+
+
+def error(id: bytes | None, code: int, message: str, data: Mapping[str, object] = NO_FACTS) -> bytes:  # noqa: A002
+    """Builds an error response.
+
+    `id` None becomes null, for a request that could not be parsed; `id` b"" leaves the member out, for HTTP errors that
+    answer no request (405, say). `data` holds plain values or `msgspec.Raw`, and is left out when empty.
+    """
+    fields: dict[str, object] = {"code": code, "message": message}
+    if data:
+        fields["data"] = data
+    member = b"" if id == b"" else b',"id":' + (id or b"null")
+    return b'{"jsonrpc":"2.0"%b,"error":%b}' % (member, text(fields))
+
+
+def notification(method: str, params: bytes) -> bytes:
+    """Builds a notification; `params` is JSON text."""
+    return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (text(method), params)
+
+
+def obj(members: Mapping[str, bytes]) -> bytes:
+    """Joins JSON texts into an object, in order; members whose text is empty are left out."""
+    return b"{" + b",".join(b"%b:%b" % (text(name), raw) for name, raw in members.items() if raw) + b"}"
+
+
+text = msgspec.json.encode
+
+
+def _check_text(body: bytes) -> None:
+    try:
+        decoded = body.decode()
+        if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+            _check_depth(body)
+        _scan(decoded)
+        if b"\\ud" in body or b"\\uD" in body:
+            _check_surrogates(body)
+    except UnicodeDecodeError:
+        raise ProtocolError("PARSE_ERROR", "the body is not UTF-8") from None
+    except _RefusedError as refused:
+        raise ProtocolError("PARSE_ERROR", str(refused)) from None
+    except ValueError:
+        raise ProtocolError("PARSE_ERROR", "the body is not JSON") from None
+
+
+def _check_depth(body: bytes) -> None:
+    """Refuses nesting deeper than MAX_DEPTH without recursion and in time linear in the body.
+
+    With the escapes gone every quote delimits a string, so that the even parts are what lies outside strings. What is
+    left of those are brackets, each of which is a step down or up.
+    """
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside = b"".join(unescaped.split(b'"')[::2])
+    steps = array("b", outside.translate(_STEPS, _NO_BRACKETS))
+    if max(accumulate(steps), default=0) > MAX_DEPTH:
+        raise _RefusedError(f"nested deeper than {MAX_DEPTH}")
+
+
+def _check_surrogates(body: bytes) -> None:
+    """Refuses `\\ud800` escapes without their partner: no UTF-8 can carry them on."""
+    paired = _SURROGATE_PAIR.sub(b"-", body.replace(b"\\\\", b"-"))
+    if _SURROGATE.search(paired):
+        raise _RefusedError("a string has a lone surrogate")
+
+
+def _is_integral(raw: bytes) -> bool:
+    """Tells whether a JSON number has no fraction; 1e3 and 1.0 have none. Exact for any length."""
+    match = _NUMBER.fullmatch(raw)
+    if match is None:
+        return False
+    whole, fraction, sign, exponent = match.groups(b"")
+    digits = whole + fraction
+    significant = digits.rstrip(b"0")
+    if not significant:
+        return True
+    if len(exponent) > 12:  # more than any body has digits
+        return sign != b"-"
+    shift = int(sign + (exponent or b"0"))
+    return shift + len(digits) - len(significant) >= len(fraction)
+
+
+def _id_error() -> ProtocolError:
+    return ProtocolError("INVALID_REQUEST", "id must be a string or an integer")
+
+
+def _odd_message(body: bytes) -> Response:
+    """Tells a posted response from an invalid message; raises ProtocolError for the latter."""
+    try:
+        envelope = _envelope(body)
+    except msgspec.ValidationError:
+        what = "a batch" if body.lstrip()[:1] == b"[" else "not an object"
+        raise ProtocolError("INVALID_REQUEST", f"the body must be one JSON-RPC message, and is {what}") from None
+    message_id = bytes(envelope.id)
+    is_response = not envelope.method and bool(envelope.result) != bool(envelope.error)
+    if message_id and not is_id(message_id) and not (is_response and message_id == b"null"):
+        raise _id_error()
+    known_id = message_id if is_id(message_id) else None
+    if string(bytes(envelope.jsonrpc)) != "2.0":
+        raise ProtocolError("INVALID_REQUEST", 'jsonrpc must be "2.0"', known_id)
+    if is_response:
+        return Response(known_id)
+    raise ProtocolError("INVALID_REQUEST", _method_fault(envelope), known_id)
+
+
+def _method_fault(envelope: _Envelope) -> str:
+    if not envelope.method:
+        return "method is missing"
+    if envelope.result or envelope.error:
+        return "a message has either method, result or error"
+    return "method must be a string"
+
+
+def string(raw: bytes) -> str | None:
+    """Decodes the JSON text of a string; None where it is anything else."""
+    if raw[:1] != b'"':
+        return None
+    decoded: str = msgspec.json.decode(raw, type=str)
+    return decoded

@@ -1,0 +1,211 @@
+"""Which contract and MCP revision a request speaks, and how each of them shapes results. Pure.
+
+Nothing is remembered between requests: everything here follows from the Accept header, the MCP-Protocol-Version header
+and `params._meta` of the one request.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from gateway.accept import Accept, Carriage
+from gateway.jsonrpc import obj, text
+from gateway.params import Meta
+
+LATEST = "2026-07-28"
+LATEST_LEGACY = "2025-11-25"
+# Headers came with 2025-06-18, so a client that sends none is taken to speak the revision before.
+ASSUMED = "2025-03-26"
+LEGACY = (LATEST_LEGACY, "2025-06-18", ASSUMED, "2024-11-05")
+SUPPORTED = (LATEST, *LEGACY)
+
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+
+TOOLS_TTL_MS = 5_000
+DISCOVER_TTL_MS = 3_600_000
+
+
+class Era(Enum):
+    """Whose rules a request follows."""
+
+    AGENT_BUILDER = "agent-builder"
+    LEGACY = "legacy"
+    MODERN = "modern"
+
+
+class Dialect(NamedTuple):
+    """What a request speaks. `named` tells that its own header named the revision."""
+
+    era: Era
+    revision: str
+    named: bool = False
+
+
+class Server(NamedTuple):
+    """How Naru introduces itself; `prefix` is that of its own `_meta` keys."""
+
+    name: str
+    version: str
+    title: str = ""
+    instructions: str = ""
+    prefix: str = "xdata.kr"
+
+
+_AGENT_BUILDER = Dialect(Era.AGENT_BUILDER, LATEST_LEGACY)
+_UNNAMED = Dialect(Era.LEGACY, ASSUMED)
+_MODERN = Dialect(Era.MODERN, LATEST, named=True)
+_NAMED: Mapping[str, Dialect] = {
+    revision: Dialect(Era.LEGACY, max(revision, ASSUMED), named=True) for revision in LEGACY
+}
+
+
+def identify(versions: Sequence[str], accept: Accept, meta: Meta) -> Dialect:
+    """Tells what a request speaks.
+
+    `versions` holds every value of its MCP-Protocol-Version header. MODERN means that it has to pass
+    `headers.check_modern`, which refuses versions that nobody serves, and any contradiction between header and `_meta`.
+    """
+    if accept.json_only and not meta.claims_version:
+        return _AGENT_BUILDER
+    if not versions:
+        return _MODERN if meta.claims_version else _UNNAMED
+    named = _NAMED.get(versions[0])
+    if named is None or len(set(versions)) > 1:
+        return _MODERN
+    if meta.claims_version and meta.protocol_version not in _NAMED:
+        return _MODERN
+    return named
+
+
+def arguments_are_protocol_errors(dialect: Dialect) -> bool:
+    """Tells whether arguments that violate the schema are a JSON-RPC error (−32602) rather than an `isError` result.
+
+    MCP made them results with 2025-11-25 (SEP-1303). A client that names no revision gets what models can read.
+    """
+    if dialect.era is Era.AGENT_BUILDER:
+        return True
+    return dialect.era is Era.LEGACY and dialect.named and dialect.revision < LATEST_LEGACY
+
+
+def progress_token(dialect: Dialect, accept: Accept, meta: Meta, request_id: bytes) -> bytes | None:
+    """The token (JSON text) under which a call reports progress; None: it reports none.
+
+    A client of the xData contract, which admits a stream and nothing else, gets progress without asking for it.
+    """
+    if accept.carriage is Carriage.JSON:
+        return None
+    if meta.progress_token is None and dialect.era is not Era.MODERN and (accept.only_sse or accept.only_ndjson):
+        return request_id
+    return meta.progress_token
+
+
+class Shapes:
+    """Result objects, as JSON text, in the shape that each dialect demands. What never changes is built once."""
+
+    def __init__(self, server: Server) -> None:
+        info = {"name": server.name, "version": server.version}
+        if server.title:
+            info["title"] = server.title
+        self._info = text(info)
+        self._instructions = text(server.instructions) if server.instructions else b""
+        self._error_key = f"{server.prefix}/error"
+        self._lane_key = f"{server.prefix}/lane"
+        self._own_meta = {SERVER_INFO: self._info}
+        self._modern_tail = b',"_meta":' + obj(self._own_meta) + b"}"
+        self._discover = self._build_discover()
+
+    def initialize(self, dialect: Dialect, requested: str) -> bytes:
+        """The result of `initialize`: Agent Builder's own shape, otherwise the revision asked for if it is served."""
+        if dialect.era is Era.AGENT_BUILDER:
+            return b'{"protocolVersion":"%b","capabilities":{},"serverInfo":{}}' % LATEST_LEGACY.encode()
+        return obj(
+            {
+                "protocolVersion": text(requested if requested in LEGACY else LATEST_LEGACY),
+                "capabilities": b'{"tools":{}}',
+                "serverInfo": self._info,
+                "instructions": self._instructions,
+            }
+        )
+
+    def discover(self) -> bytes:
+        """The result of `server/discover`."""
+        return self._discover
+
+    def empty(self, dialect: Dialect) -> bytes:
+        """A result that says nothing."""
+        return b'{"resultType":"complete"' + self._modern_tail if dialect.era is Era.MODERN else b"{}"
+
+    def tools_list(
+        self, dialect: Dialect, entries: Iterable[tuple[bytes, bytes]], lane: str, next_cursor: str = ""
+    ) -> bytes:
+        """The result of `tools/list`. An entry is the JSON text of a tool, and of its legacy form or b""."""
+        modern = dialect.era is Era.MODERN
+        tools = b",".join([tool if modern or not legacy else legacy for tool, legacy in entries])
+        lane_meta = {self._lane_key: text(lane)}
+        return obj(
+            {
+                "resultType": b'"complete"' if modern else b"",
+                "tools": b"[" + tools + b"]",
+                "nextCursor": text(next_cursor) if next_cursor else b"",
+                "ttlMs": b"%d" % TOOLS_TTL_MS if modern else b"",
+                "cacheScope": b'"private"' if modern else b"",
+                "_meta": obj(lane_meta | self._own_meta if modern else lane_meta),
+            }
+        )
+
+    def call(
+        self,
+        dialect: Dialect,
+        content: bytes,
+        structured: bytes = b"",
+        is_error: bool = False,
+        meta: bytes = b"",
+        error: bytes = b"",
+    ) -> bytes:
+        """The result of `tools/call`.
+
+        `content` is the JSON text of the blocks, `structured` of the structured content and `meta` of the tool's own
+        `_meta` (b"": none), `error` of what `_meta["<prefix>/error"]` says. Legacy clients cannot take structured
+        content that is not an object, and lose the whole result over it: they get the text blocks alone.
+        """
+        modern = dialect.era is Era.MODERN
+        parts = [b'{"resultType":"complete","content":' if modern else b'{"content":', content or b"[]"]
+        if structured and (modern or structured.lstrip()[:1] == b"{"):
+            parts += (b',"structuredContent":', structured)
+        parts.append(b',"isError":true' if is_error else b',"isError":false')
+        if not meta and not error:
+            parts.append(self._modern_tail if modern else b"}")
+        else:
+            own = dict(self._own_meta) if modern else {}
+            if error:
+                own[self._error_key] = error
+            parts += (b',"_meta":', _merged(meta, own), b"}")
+        return b"".join(parts)
+
+    def _build_discover(self) -> bytes:
+        return obj(
+            {
+                "resultType": b'"complete"',
+                "supportedVersions": text(SUPPORTED),
+                "capabilities": b'{"tools":{}}',
+                "instructions": self._instructions,
+                "ttlMs": b"%d" % DISCOVER_TTL_MS,
+                "cacheScope": b'"public"',
+                "_meta": obj(self._own_meta),
+            }
+        )
+
+
+_meta_members = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def _merged(meta: bytes, own: Mapping[str, bytes]) -> bytes:
+    """Adds our members to the tool's `_meta`; ours win, so that no tool can speak in our name."""
+    if not meta:
+        return obj(own)
+    if not own:
+        return meta
+    return obj({key: bytes(raw) for key, raw in _meta_members(meta).items()} | dict(own))

@@ -1,0 +1,169 @@
+"""The HTTP server: uvicorn, told of its end before its connections are, and careful with what it cannot parse."""
+
+import asyncio
+import gc
+import math
+import signal
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import ClassVar, Final
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.app import Gateway, create_app
+from gateway.asgi import Reply
+from gateway.errors import TABLE, Wording, describe
+from gateway.jsonrpc import error
+from gateway.settings import Bind, SettingError, Settings
+from gateway.telemetry import start_metrics
+
+MAX_HEAD_BYTES: Final = 64 << 10
+# Longer than the usual 60 s of a load balancer, so that it is never us who close a connection that it is about to use.
+_KEEP_ALIVE_SECONDS = 75
+# How long the last messages may take to be written once the grace is over.
+_FAREWELL_SECONDS = 5
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+async def serve(settings: Settings) -> None:
+    """Serves until SIGTERM or SIGINT, and then until what is running has ended or the grace is over.
+
+    Raises SettingError where an address cannot be listened on.
+    """
+    app = create_app(settings)
+    gateway: Gateway = app.state.gateway
+    listener = _listen(settings.bind)
+    facts = {"address": str(Bind(settings.bind.host, listener.getsockname()[1]))}
+    if settings.metrics_bind is not None:
+        try:
+            facts["metrics"] = str(start_metrics(settings.metrics_bind, gateway.mcp.metrics.registry))
+        except OSError as failed:
+            raise _cannot_listen("GATEWAY_METRICS_BIND", settings.metrics_bind, failed) from failed
+    Protocol.wording = Wording(settings.locale, settings.meta_prefix)
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(settings.forwarded_allow_ips),
+        forwarded_allow_ips=settings.forwarded_allow_ips or None,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_grace) + _FAREWELL_SECONDS,
+    )
+    await Server(config, gateway, settings.shutdown_grace, facts).serve(sockets=[listener])
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which tells the gateway of its end first, and ends with status 0.
+
+    `facts` go into the line that says that it is ready.
+    """
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, grace: float, facts: dict[str, str]) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+        self._grace = grace
+        self._facts = facts
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Listens to signals while the server runs. They are not raised again: this end is the wanted one."""
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._signalled)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _signalled(self) -> None:
+        """The first signal begins the grace, the second ends it, a third waits for nobody."""
+        if self._gateway.mcp.answers.ended:
+            self.force_exit = True
+        elif self.should_exit:
+            self._gateway.end_answers()
+        self._gateway.stop()
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts to accept, and says so."""
+        await super().startup(sockets)
+        gc.collect()
+        gc.freeze()  # what is there now stays, and need not be looked at again
+        self._gateway.mcp.log.info("gateway ready", **self._facts)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops accepting, lets what is running end, and ends it itself when the grace is over."""
+        end = asyncio.get_running_loop().call_later(self._grace, self._gateway.end_answers)
+        await super().shutdown(sockets)
+        end.cancel()
+        self._gateway.mcp.log.info("gateway stopped")
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's, with a limit on the head of a request, and with JSON in answer to what is no HTTP."""
+
+    wording: ClassVar = Wording("ko", "xdata.kr")
+
+    _in_head = True
+    _head_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Counts a head that comes in pieces: the parser itself would take headers without end."""
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, "the headers are too large")
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        super().on_message_begin()
+        self._in_head = True
+        self._head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        """A head is whole; one that came in a single piece is measured here."""
+        self._in_head = False
+        if sum([len(value) for _, value in self.headers]) + len(self.url) > MAX_HEAD_BYTES:
+            self.app = Reply(431, self._complaint("the headers are too large"), closing=True)
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is no HTTP."""
+        self._refuse(400, "not a valid HTTP request")
+
+    def _refuse(self, status: int, detail: str) -> None:
+        body = self._complaint(detail)
+        head = (
+            f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close"
+        )
+        self.transport.write(f"{head}\r\n\r\n".encode() + body)
+        self.transport.close()
+
+    def _complaint(self, detail: str) -> bytes:
+        message, data = describe("INVALID_REQUEST", {"detail": detail}, self.wording)
+        return error(b"", TABLE["INVALID_REQUEST"].code, message, data)
+
+
+def _listen(bind: Bind) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(bind.host, bind.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as failed:
+        raise _cannot_listen("GATEWAY_BIND", bind, failed) from failed
+    listener.setblocking(False)
+    return listener
+
+
+def _cannot_listen(name: str, bind: Bind, failed: OSError) -> SettingError:
+    return SettingError(f"{name}: cannot listen on {bind}: {failed.strerror}")

@@ -1,0 +1,182 @@
+"""What the gateway says about itself: one JSON line a record on stdout, and Prometheus metrics on a bind of their own.
+
+Neither ever holds a credential, an argument or a result.
+"""
+
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, MutableMapping
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+import structlog
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    start_http_server,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gateway.settings import Bind
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+# W3C Trace Context: version, trace id, parent id, flags; later versions may add fields behind.
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_TRACESTATE = re.compile(r"[\x20-\x7e]{1,512}")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class Trace(NamedTuple):
+    """The trace context that goes on with a request: the gateway's own span is the parent of what follows."""
+
+    trace_id: str
+    traceparent: str
+    tracestate: str = ""
+
+
+def fresh_ids() -> tuple[str, str, str]:
+    """Returns a request id (16 hex digits), a trace id (32) and a span id (16), all random."""
+    digits = os.urandom(32).hex()
+    return digits[48:], digits[:32], digits[32:48]
+
+
+def continued_trace(traceparent: str, tracestate: str, span_id: str) -> Trace | None:
+    """Continues the caller's trace under a span of ours; None when `traceparent` is absent or not valid."""
+    match = _TRACEPARENT.fullmatch(traceparent)
+    if match is None:
+        return None
+    version, trace_id, parent_id, flags, rest = match.groups()
+    if version == "ff" or (version == "00" and rest) or not trace_id.strip("0") or not parent_id.strip("0"):
+        return None
+    state = tracestate if _TRACESTATE.fullmatch(tracestate) else ""
+    return Trace(trace_id, f"00-{trace_id}-{span_id}-{flags}", state)
+
+
+def new_trace(trace_id: str, span_id: str) -> Trace:
+    """Starts a trace. It is marked as sampled: the logs of every hop record its id."""
+    return Trace(trace_id, f"00-{trace_id}-{span_id}-01")
+
+
+def accepted_request_id(value: str) -> str:
+    """Returns the client's `X-Request-Id` if it is fit for logs and metadata, else an empty string."""
+    return value if _REQUEST_ID.fullmatch(value) else ""
+
+
+class Metrics:
+    """The metrics of one process, in a registry of their own. Labels are bounded: no value comes from a client.
+
+    `open_requests` is asked at each scrape, so that counting them costs the requests nothing.
+    """
+
+    def __init__(self, open_requests: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+        self.registry.register(_InFlight(open_requests))
+        self._requests = Counter(
+            "naru_gateway_requests",
+            "Requests answered, by JSON-RPC method, contract, form of the answer and outcome.",
+            ["method", "era", "carriage", "outcome"],
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "naru_gateway_request_seconds",
+            "Time from the request's head to the end of its answer.",
+            ["method"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._grpc = Counter(
+            "naru_gateway_grpc",
+            "RPCs to the registry service, by method and status code.",
+            ["method", "code"],
+            registry=self.registry,
+        )
+        self.dropped_progress = Counter(
+            "naru_gateway_progress_dropped",
+            "Progress that did not increase and was not passed on.",
+            registry=self.registry,
+        )
+        # labels() costs more than the rest of an observation: children are looked up once.
+        self._request_children: dict[tuple[str, str, str, str], Any] = {}
+        self._second_children: dict[str, Any] = {}
+        self._grpc_children: dict[tuple[str, str], Any] = {}
+
+    def request(self, method: str, era: str, carriage: str, outcome: str, seconds: float) -> None:
+        """Counts one request. Each label must be one of a fixed set."""
+        labels = (method, era, carriage, outcome)
+        child = self._request_children.get(labels)
+        if child is None:
+            child = self._request_children[labels] = self._requests.labels(*labels)
+        child.inc()
+        timer = self._second_children.get(method)
+        if timer is None:
+            timer = self._second_children[method] = self._seconds.labels(method)
+        timer.observe(seconds)
+
+    def rpc(self, method: str, code: str) -> None:
+        """Counts one RPC by its canonical status name."""
+        child = self._grpc_children.get((method, code))
+        if child is None:
+            child = self._grpc_children[method, code] = self._grpc.labels(method, code)
+        child.inc()
+
+
+class _InFlight(Collector):
+    def __init__(self, open_requests: Callable[[], int]) -> None:
+        self._open_requests = open_requests
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        return [
+            GaugeMetricFamily("naru_gateway_in_flight", "Requests being answered.", value=float(self._open_requests()))
+        ]
+
+
+def start_metrics(bind: Bind, registry: CollectorRegistry) -> Bind:
+    """Serves `/metrics` from a thread and returns the address, with the real port. Raises OSError."""
+    server, _ = start_http_server(bind.port, bind.host, registry)
+    return Bind(bind.host, server.server_port)
+
+
+def configure_logs(level: str, stream: BinaryIO | None = None) -> None:
+    """Sends every record, those of the standard library's loggers too, to the stream as one JSON object a line."""
+    structlog.configure(
+        processors=[structlog.processors.format_exc_info, _stamp, _render],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.BytesLoggerFactory(stream or sys.stdout.buffer),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(level=_LEVELS[level], handlers=[_Forwarder()], force=True)
+    # uvicorn tells at `warning` and below what clients do wrong on every connection; our own records tell that.
+    for name in ("uvicorn.error", "uvicorn.access", "asyncio"):
+        logging.getLogger(name).setLevel(max(_LEVELS[level], logging.ERROR))
+
+
+class _Forwarder(logging.Handler):
+    """Hands the records of the standard library's loggers to structlog."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger().log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)
+
+
+def _stamp(_logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    event["level"] = method
+    event["time"] = round(time.time(), 3)
+    event["service"] = "gateway"
+    return event
+
+
+def _render(_logger: object, _method: str, event: MutableMapping[str, Any]) -> bytes:
+    return _encode(event)
