@@ -2,7 +2,7 @@
 
 import time
 
-from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, LargeBinary, SmallInteger, String
+from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, LargeBinary, MetaData, SmallInteger, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
@@ -12,7 +12,15 @@ def now_micros() -> int:
 
 
 class Base(DeclarativeBase):
-    pass
+    # Names that a later migration can drop or change by, the same on both dialects.
+    metadata = MetaData(
+        naming_convention={
+            "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+            "uq": "%(table_name)s_%(column_0_N_name)s_key",
+            "fk": "%(table_name)s_%(column_0_N_name)s_fkey",
+            "pk": "%(table_name)s_pkey",
+        }
+    )
 
 
 class CatalogRevision(Base):
@@ -71,7 +79,7 @@ class Call(Base):
     tool: Mapped[str] = mapped_column(String(64))
     version: Mapped[str] = mapped_column(String(128))
     lane: Mapped[str] = mapped_column(String(16))
-    # Identifies the process that runs the call; see Database.
+    # Identifies the process that runs the call; see `Database.executor`.
     executor: Mapped[str] = mapped_column(String(32))
     # A value of the contract's `Call.State`.
     state: Mapped[int] = mapped_column(SmallInteger)

@@ -1,0 +1,41 @@
+"""`python -m registry_service`. Exit codes: 0 after a clean stop, 1 if it could not serve, 2 for a wrong setting."""
+
+import os
+import signal
+import sys
+
+import uvloop
+
+from registry_service.plans import PlansError, load_plans
+from registry_service.server import StartError, serve
+from registry_service.settings import SettingError, Settings
+from registry_service.telemetry import configure_logging
+
+
+def main() -> int:
+    try:
+        settings = Settings.from_env(os.environ)
+        plans = load_plans(settings.plans_file)
+    except SettingError as error:
+        return _refuse(str(error), 2)
+    except PlansError as error:
+        return _refuse(f"REGISTRY_PLANS_FILE: {error}", 2)
+    configure_logging(settings.log_level)
+    try:
+        uvloop.run(serve(settings, plans))
+    except StartError as error:
+        return _refuse(str(error), 1)
+    finally:
+        # A signal that comes now has nothing left to stop, and would spoil the exit code.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+    return 0
+
+
+def _refuse(message: str, code: int) -> int:
+    sys.stderr.write(f"registry: {message}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""The `naru` command: a client of the registry service, and through the gateway of the tools.
+
+The commands stand in `cli_tools` and `cli_accounts`; here are those that are about neither alone.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from naru.v1 import errors_pb2, execution_pb2
+
+from registry_service import cli_accounts, cli_tools, doctor
+from registry_service import cli_output as out
+from registry_service.cli_access import CliError, Exit
+from registry_service.cli_call import Gateway, arguments_of
+from registry_service.cli_command import AsJson, access, command, execution, new_app
+
+HELP = (
+    "Runs Naru's tools and looks after its registry.\n\n"
+    "Where to and as whom: NARU_REGISTRY and NARU_ADMIN_TOKEN (or NARU_ADMIN_TOKEN_FILE) for the registry; NARU_URL "
+    "and NARU_CREDENTIALS (id:secret, or the path of a file with it) for calls. What is not set is taken from the "
+    ".naru/ that `make run` leaves in the current directory. NARU_REGISTRY_CA_FILE turns on TLS; "
+    "NARU_REGISTRY_CERT_FILE and NARU_REGISTRY_KEY_FILE show a client certificate."
+)
+
+app = new_app(help=HELP)
+app.add_typer(cli_tools.app, name="tool")
+app.add_typer(cli_accounts.app, name="account")
+command(app, "usage")(cli_accounts.usage)
+
+
+@command(app, "call")
+def call(
+    name: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name.")],
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arg",
+            "-a",
+            metavar="NAME=VALUE",
+            help="One argument, typed as the tool's schema says; NAME:=JSON is exact.",
+        ),
+    ] = None,
+    args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="All arguments, as a JSON object.")] = None,
+    lane: Annotated[str, typer.Option(help="real_test or production; by default the plan's.")] = "",
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0.001, metavar="SECONDS", help="How long to wait; by default as long as the tool may."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the answer's image or other bytes here.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Calls a tool through the gateway, with a live progress bar."""
+    if arg and args is not None:
+        raise CliError("--arg and --args are two ways of saying the same: use one", Exit.USAGE)
+    gateway = Gateway(access(), language(), timeout)
+    result = asyncio.run(run_call(gateway, name, arg or [], args, lane))
+    raise typer.Exit(out.show_result(result, output, as_json=as_json))
+
+
+async def run_call(gateway: Gateway, name: str, pairs: list[str], args: str | None, lane: str) -> bytes:
+    arguments = checked_object(args) if args is not None else await arguments_of(gateway, name, pairs)
+    with out.progress_bar(name) as report:
+        return await gateway.call_tool(name, arguments, lane, report)
+
+
+def checked_object(text: str) -> bytes:
+    """JSON text of an object, as it was given."""
+    try:
+        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CliError(f"--args is not a JSON object: {error}", Exit.USAGE) from error
+    return text.encode()
+
+
+def language() -> str:
+    """The terminal's language, where Naru has sentences in it."""
+    locale = os.environ.get("LC_ALL") or os.environ.get("LC_MESSAGES") or os.environ.get("LANG") or ""
+    return locale[:2] if locale[:2] in ("ko", "en") else ""
+
+
+@command(app, "record")
+def record(
+    call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help="The X-Naru-Call-Id of a call.")],
+    as_json: AsJson = False,
+) -> None:
+    """Shows what the ledger holds of a call: whether it ran, and what became of it."""
+    found = execution("GetCall", execution_pb2.GetCallRequest(call_id=call_id))
+    reason = errors_pb2.Reason.Name(found.reason) if found.reason else ""
+    shown = out.call_dict(found, reason)
+    if as_json:
+        out.show_json(shown)
+        return
+    out.table(["call", ""], [(name, str(value)) for name, value in shown.items() if value], "")
+
+
+@command(app, "doctor")
+def run_doctor(as_json: AsJson = False) -> None:
+    """Looks at every link from here to the tools, and names the setting that is wrong."""
+    findings = asyncio.run(doctor.examine(access()))
+    if as_json:
+        out.show_json([finding.as_dict() for finding in findings])
+    else:
+        doctor.show(findings)
+    if doctor.is_ill(findings):
+        raise typer.Exit(Exit.FAILURE)
+
+
+def main() -> None:
+    app(prog_name="naru")
+
+
+if __name__ == "__main__":
+    main()

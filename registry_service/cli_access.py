@@ -1,0 +1,248 @@
+"""What the `naru` command talks to and with which secrets; how failures become exit codes.
+
+Each of these is taken from the environment, else from the `.naru/` that a `make run` leaves in the current directory,
+else a default:
+
+- `NARU_REGISTRY`: where the registry service listens, `host:port` or a gRPC target (127.0.0.1:50051)
+- `NARU_ADMIN_TOKEN`: its admin token; `NARU_ADMIN_TOKEN_FILE` names a file that holds it
+- `NARU_REGISTRY_CA_FILE`, `NARU_REGISTRY_CERT_FILE`, `NARU_REGISTRY_KEY_FILE`: TLS, and a client certificate
+- `NARU_URL`: the gateway's MCP endpoint (http://127.0.0.1:8080/mcp)
+- `NARU_CREDENTIALS`: an account's `id:secret`, or the path of a file that holds it (what has no colon is a path)
+
+A secret of `.naru/` is never sent to an address that came from the environment.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+STATE_DIRECTORY = ".naru"
+RUN_FILE, ADMIN_TOKEN_FILE, CREDENTIAL_FILE = "run.json", "admin.token", "demo.credentials"
+FROM_RUN = f"{STATE_DIRECTORY}/{RUN_FILE}"
+DEFAULT_REGISTRY = "127.0.0.1:50051"
+DEFAULT_URL = "http://127.0.0.1:8080/mcp"
+# What an RPC may take, in seconds. None of those that the command uses waits for anything.
+RPC_TIMEOUT = 15.0
+
+
+class Exit(IntEnum):
+    """The exit codes. They are part of the interface: scripts branch on them."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    REFUSED = 4
+    UNREACHABLE = 5
+    TOOL_ERROR = 6
+    INVALID = 7
+    INTERRUPTED = 130
+
+
+EXITS_BY_REASON = {
+    **dict.fromkeys(
+        [
+            "TOOL_NOT_FOUND",
+            "TOOL_NOT_ACTIVE",
+            "TOOL_VERSION_NOT_FOUND",
+            "ACCOUNT_NOT_FOUND",
+            "SECRET_NOT_FOUND",
+            "CALL_NOT_FOUND",
+        ],
+        Exit.NOT_FOUND,
+    ),
+    **dict.fromkeys(
+        ["TOKEN_INVALID", "UNAUTHENTICATED", "ACCOUNT_SUSPENDED", "PERMISSION_DENIED", "LANE_NOT_ALLOWED"],
+        Exit.REFUSED,
+    ),
+    **dict.fromkeys(
+        ["REQUEST_INVALID", "DEFINITION_INVALID", "PLAN_NOT_FOUND", "TOOL_VERSION_EXISTS", "LANE_INVALID"],
+        Exit.INVALID,
+    ),
+    "SERVICE_UNAVAILABLE": Exit.UNREACHABLE,
+}
+
+
+class CliError(Exception):
+    """What stops a command: a message for people, the exit code, and for `--json` the reason and its facts."""
+
+    def __init__(
+        self, message: str, code: Exit = Exit.FAILURE, reason: str = "", facts: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.facts = dict(facts or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    ca: bytes
+    certificate: bytes | None
+    key: bytes | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`…_from` say which setting a value came from, so that messages can name it."""
+
+    registry: str
+    registry_from: str
+    url: str
+    url_from: str
+    admin_token: str | None = field(repr=False)
+    admin_token_from: str
+    credential: str | None = field(repr=False)
+    credential_from: str
+    tls: Tls | None
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str], directory: Path) -> "Access":
+        """Raises CliError (USAGE) for a file that is named and cannot be read."""
+        state = directory / STATE_DIRECTORY
+        run = read_run(state)
+        registry, registry_from = address(environ, "NARU_REGISTRY", run.get("registry"), DEFAULT_REGISTRY)
+        url, url_from = address(environ, "NARU_URL", run.get("url"), DEFAULT_URL)
+        token, token_from = admin_token(environ, state if registry_from == FROM_RUN else None)
+        credential, credential_from = account_credential(environ, state if url_from == FROM_RUN else None)
+        return cls(
+            registry=registry,
+            registry_from=registry_from,
+            url=url,
+            url_from=url_from,
+            admin_token=token,
+            admin_token_from=token_from,
+            credential=credential,
+            credential_from=credential_from,
+            tls=registry_tls(environ),
+        )
+
+    def require_admin_token(self) -> str:
+        if self.admin_token is None:
+            raise CliError("NARU_ADMIN_TOKEN is not set: the registry's REGISTRY_ADMIN_TOKEN is needed", Exit.REFUSED)
+        return self.admin_token
+
+    def require_credential(self) -> str:
+        if self.credential is None:
+            raise CliError("NARU_CREDENTIALS is not set: an account's id:secret is needed", Exit.REFUSED)
+        return self.credential
+
+
+def address(environ: Mapping[str, str], name: str, of_run: str | None, default: str) -> tuple[str, str]:
+    """An address and the setting that it came from."""
+    if value := environ.get(name):
+        return value, name
+    return (of_run, FROM_RUN) if of_run else (default, f"the default of {name}")
+
+
+def read_run(state: Path) -> dict[str, str]:
+    """Where the processes of the last `make run` listen: `registry` and `url`; empty when there was none."""
+    try:
+        return msgspec.json.decode((state / RUN_FILE).read_bytes(), type=dict[str, str])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError) as error:
+        raise CliError(f"{state / RUN_FILE}: {error}", Exit.USAGE) from error
+
+
+def read_text(path: Path, setting: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise CliError(f"{setting}: cannot read {path}: {reason}", Exit.USAGE) from error
+
+
+def admin_token(environ: Mapping[str, str], state: Path | None) -> tuple[str | None, str]:
+    if token := environ.get("NARU_ADMIN_TOKEN"):
+        return token, "NARU_ADMIN_TOKEN"
+    if path := environ.get("NARU_ADMIN_TOKEN_FILE"):
+        return read_text(Path(path), "NARU_ADMIN_TOKEN_FILE"), f"NARU_ADMIN_TOKEN_FILE ({path})"
+    if state is not None and (state / ADMIN_TOKEN_FILE).exists():
+        return read_text(state / ADMIN_TOKEN_FILE, ADMIN_TOKEN_FILE), f"{STATE_DIRECTORY}/{ADMIN_TOKEN_FILE}"
+    return None, "NARU_ADMIN_TOKEN"
+
+
+def account_credential(environ: Mapping[str, str], state: Path | None) -> tuple[str | None, str]:
+    if value := environ.get("NARU_CREDENTIALS"):
+        if ":" in value:
+            return value, "NARU_CREDENTIALS"
+        return read_text(Path(value), "NARU_CREDENTIALS"), f"NARU_CREDENTIALS ({value})"
+    if state is not None and (state / CREDENTIAL_FILE).exists():
+        return read_text(state / CREDENTIAL_FILE, CREDENTIAL_FILE), f"{STATE_DIRECTORY}/{CREDENTIAL_FILE}"
+    return None, "NARU_CREDENTIALS"
+
+
+def registry_tls(environ: Mapping[str, str]) -> Tls | None:
+    names = ("NARU_REGISTRY_CA_FILE", "NARU_REGISTRY_CERT_FILE", "NARU_REGISTRY_KEY_FILE")
+    ca, certificate, key = (
+        read_text(Path(path), name).encode() if (path := environ.get(name)) else None for name in names
+    )
+    if (certificate is None) != (key is None):
+        raise CliError("NARU_REGISTRY_CERT_FILE and NARU_REGISTRY_KEY_FILE are needed together", Exit.USAGE)
+    if ca is None:
+        return None
+    return Tls(ca, certificate, key)
+
+
+@contextmanager
+def open_channel(access: Access) -> Iterator[grpc.Channel]:
+    """A channel to the registry. A failed RPC inside leaves as the CliError that it means."""
+    options = [("grpc.max_receive_message_length", 16 << 20), ("grpc.max_send_message_length", 16 << 20)]
+    if access.tls is None:
+        channel = grpc.insecure_channel(access.registry, options)
+    else:
+        tls = grpc.ssl_channel_credentials(access.tls.ca, access.tls.key, access.tls.certificate)
+        channel = grpc.secure_channel(access.registry, tls, options)
+    try:
+        yield channel
+    except grpc.RpcError as error:
+        raise failure(error, access) from error
+    finally:
+        channel.close()
+
+
+def failure(error: grpc.RpcError, access: Access) -> CliError:
+    """The CliError that a failed RPC means."""
+    code, details = error.code(), error.details() or ""
+    info = error_info(error)
+    if info is None:
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            where = f"{access.registry} ({access.registry_from})"
+            return CliError(f"the registry at {where} is out of reach: {details}", Exit.UNREACHABLE)
+        return CliError(f"{code.name}: {details}")
+    facts = {name: msgspec.json.decode(value) for name, value in info.metadata.items()}
+    message = details or info.reason
+    if info.reason == "TOKEN_INVALID":
+        message = f"the registry refused the admin token of {access.admin_token_from}"
+    return CliError(message, EXITS_BY_REASON.get(info.reason, Exit.FAILURE), info.reason, facts)
+
+
+def error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo | None:
+    """The ErrorInfo in the trailers, where the registry itself has answered."""
+    for datum in error.trailing_metadata() or ():
+        if datum.key == "grpc-status-details-bin":
+            for detail in status_pb2.Status.FromString(datum.value).details:
+                info = error_details_pb2.ErrorInfo()
+                if detail.Unpack(info):
+                    return info
+    return None
+
+
+def admin_metadata(access: Access) -> list[tuple[str, str]]:
+    return [("authorization", f"Bearer {access.require_admin_token()}")]
+
+
+def serving(channel: grpc.Channel, timeout: float) -> bool:
+    """Whether the registry says that it can serve; waits for the connection. Raises grpc.RpcError."""
+    health = health_pb2_grpc.HealthStub(channel)
+    answer = health.Check(health_pb2.HealthCheckRequest(), timeout=timeout, wait_for_ready=True)
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

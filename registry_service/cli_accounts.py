@@ -1,0 +1,162 @@
+"""`naru account …` and `naru usage`: accounts, their secrets and their counters."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from google.protobuf.field_mask_pb2 import FieldMask
+from naru.v1 import accounts_pb2
+
+from registry_service import cli_output as out
+from registry_service.cli_access import CliError, Exit
+from registry_service.cli_command import AsJson, access, accounts, command, new_app, pages
+
+app = new_app(help="Makes accounts and changes them.")
+
+ClientId = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="The account's client id, nrci_….")]
+SaveTo = Annotated[
+    Path | None,
+    typer.Option("--save", metavar="FILE", help="Write id:secret to this file (mode 600) instead of showing it."),
+]
+
+
+def show_account(account: accounts_pb2.Account, as_json: bool) -> None:
+    shown = out.account_dict(account)
+    if as_json:
+        out.show_json(shown)
+        return
+    secrets = [f"{item['id']} (…{item['hint']}, {item['create_time']})" for item in shown.pop("secrets")]
+    out.table(["account", ""], [*shown.items(), ("secrets", ", ".join(secrets) or "none")], "")
+
+
+def show_secret(account: accounts_pb2.Account, secret: str, save: Path | None, as_json: bool) -> None:
+    """The only time that a secret is seen: on the screen, or in a file."""
+    credential = f"{account.client_id}:{secret}"
+    if save is not None:
+        write_private(save, credential + "\n")
+    shown = {} if save is not None else {"secret": secret, "credential": credential}
+    if as_json:
+        out.show_json({**out.account_dict(account), **shown})
+        return
+    show_account(account, as_json=False)
+    out.show(f"credential saved in {save}" if save else f"credential, shown this once: {credential}")
+
+
+def write_private(path: Path, text: str) -> None:
+    try:
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+    except OSError as error:
+        raise CliError(f"--save: cannot write {path}: {error.strerror}", Exit.USAGE) from error
+
+
+@command(app, "create")
+def account_create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for people.")],
+    plan: Annotated[str, typer.Option(help="The plan.")] = "standard",
+    save: SaveTo = None,
+    as_json: AsJson = False,
+) -> None:
+    """Makes an account and shows its credential, this once."""
+    answer = accounts("CreateAccount", accounts_pb2.CreateAccountRequest(display_name=name, plan=plan))
+    show_secret(answer.account, answer.secret, save, as_json)
+
+
+@command(app, "list")
+def account_list(as_json: AsJson = False) -> None:
+    """Lists the accounts, oldest first."""
+    listed = [
+        out.account_dict(item)
+        for item in pages(accounts, "ListAccounts", accounts_pb2.ListAccountsRequest(), "accounts")
+    ]
+    if as_json:
+        out.show_json(listed)
+        return
+    columns = ("client_id", "display_name", "plan", "state", "create_time")
+    rows = [[str(account[column]) for column in columns] for account in listed]
+    out.table(["account", "name", "plan", "state", "made"], rows, "no accounts: naru account create NAME makes one")
+
+
+@command(app, "show")
+def account_show(client_id: ClientId, as_json: AsJson = False) -> None:
+    """Shows an account; secrets by their last four characters."""
+    show_account(accounts("GetAccount", accounts_pb2.GetAccountRequest(client_id=client_id)), as_json)
+
+
+@command(app, "rotate")
+def account_rotate(
+    client_id: ClientId,
+    revoke_others: Annotated[bool, typer.Option("--revoke-others", help="Revoke the earlier secrets at once.")] = False,
+    save: SaveTo = None,
+    as_json: AsJson = False,
+) -> None:
+    """Adds a secret and shows it, this once; the oldest of three is revoked.
+
+    Two stay live, so that clients can change over.
+    """
+    request = accounts_pb2.RotateSecretRequest(client_id=client_id, revoke_others=revoke_others)
+    answer = accounts("RotateSecret", request)
+    show_secret(answer.account, answer.secret, save, as_json)
+
+
+@command(app, "revoke")
+def account_revoke(
+    client_id: ClientId,
+    secret_id: Annotated[str, typer.Argument(metavar="SECRET_ID", help="The secret's id, as `show` tells it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Revokes one secret of an account."""
+    accounts("RevokeSecret", accounts_pb2.RevokeSecretRequest(client_id=client_id, secret_id=secret_id))
+    account_show(client_id, as_json)
+
+
+def change(account: accounts_pb2.Account, paths: list[str], as_json: bool) -> None:
+    request = accounts_pb2.UpdateAccountRequest(account=account, update_mask=FieldMask(paths=paths))
+    show_account(accounts("UpdateAccount", request), as_json)
+
+
+@command(app, "suspend")
+def account_suspend(client_id: ClientId, as_json: AsJson = False) -> None:
+    """Refuses every further request of an account."""
+    change(accounts_pb2.Account(client_id=client_id, state=accounts_pb2.Account.SUSPENDED), ["state"], as_json)
+
+
+@command(app, "resume")
+def account_resume(client_id: ClientId, as_json: AsJson = False) -> None:
+    """Lets a suspended account call again."""
+    change(accounts_pb2.Account(client_id=client_id, state=accounts_pb2.Account.ACTIVE), ["state"], as_json)
+
+
+@command(app, "update")
+def account_update(
+    client_id: ClientId,
+    plan: Annotated[str | None, typer.Option(help="The new plan.")] = None,
+    name: Annotated[str | None, typer.Option(help="The new name for people.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Changes an account's plan or name."""
+    paths = [path for path, value in (("plan", plan), ("display_name", name)) if value is not None]
+    if not paths:
+        raise CliError("nothing to change: pass --plan or --name", Exit.USAGE)
+    change(accounts_pb2.Account(client_id=client_id, plan=plan or "", display_name=name or ""), paths, as_json)
+
+
+def usage(
+    client_id: Annotated[
+        str | None,
+        typer.Argument(metavar="[CLIENT_ID]", help="The account; by default the one of NARU_CREDENTIALS."),
+    ] = None,
+    month: Annotated[str, typer.Option(metavar="YYYY-MM", help="A month in Asia/Seoul; by default this one.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Shows how many calls an account made in a month and on each of its days."""
+    client_id = client_id or access().require_credential().partition(":")[0]
+    answer = accounts("GetUsage", accounts_pb2.GetUsageRequest(client_id=client_id, month=month))
+    counters = [{"period": item.period, "lane": item.lane, "calls": item.calls} for item in answer.counters]
+    if as_json:
+        out.show_json({"client_id": answer.client_id, "counters": counters})
+        return
+    rows = [[str(value) for value in counter.values()] for counter in counters]
+    out.table(["period", "lane", "calls"], rows, f"{answer.client_id}: no calls")

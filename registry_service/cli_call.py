@@ -1,0 +1,248 @@
+"""The gateway as the `naru` command sees it: an MCP client of revision 2025-11-25, for one request at a time."""
+
+import base64
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from registry_service.cli_access import EXITS_BY_REASON, Access, CliError, Exit
+
+PROTOCOL_VERSION = "2025-11-25"
+CONNECT_SECONDS = 10.0
+# For everything but tools/call, which may take as long as the tool may.
+REQUEST_SECONDS = 30.0
+MEBIBYTE = 1 << 20
+MAX_ANSWER = 64 * MEBIBYTE
+
+
+class Progress(msgspec.Struct):
+    progress: float = 0
+    total: float | None = None
+    message: str = ""
+
+
+class RpcError(msgspec.Struct):
+    code: int
+    message: str
+    data: dict[str, Any] = {}
+
+
+class Message(msgspec.Struct):
+    """A JSON-RPC message of the gateway. `result` is left as it came: digits and the order of keys survive."""
+
+    method: str = ""
+    params: Progress = msgspec.field(default_factory=Progress)
+    result: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    error: RpcError | None = None
+
+
+Report = Callable[[Progress], None]
+
+
+def basic(credential: str) -> str:
+    return "Basic " + base64.b64encode(credential.encode()).decode()
+
+
+def envelope(method: str, params: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params)
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """`call_seconds` limits tools/call; None leaves it to the tool's own limit. Each method raises CliError."""
+
+    access: Access
+    language: str = ""
+    call_seconds: float | None = None
+
+    async def request(self, method: str, params: bytes = b"{}") -> bytes:
+        """The `result` of a method other than tools/call, as JSON text."""
+        headers = {"Accept": "application/json, text/event-stream"}
+        return await self.exchange(envelope(method, params), headers, REQUEST_SECONDS)
+
+    async def call_tool(self, name: str, arguments: bytes, lane: str = "", report: Report | None = None) -> bytes:
+        """Calls a tool over SSE; the CallToolResult as JSON text."""
+        headers = {"Accept": "text/event-stream"}
+        if lane:
+            headers["X-MCP-Env-Scope"] = lane
+        params = b'{"name":%b,"arguments":%b,"_meta":{"progressToken":1}}' % (msgspec.json.encode(name), arguments)
+        return await self.exchange(envelope("tools/call", params), headers, self.call_seconds, report)
+
+    async def exchange(
+        self, body: bytes, headers: Mapping[str, str], seconds: float | None, report: Report | None = None
+    ) -> bytes:
+        access = self.access
+        try:
+            async with (
+                self.session(seconds) as client,
+                client.post(access.url, data=body, headers=headers, allow_redirects=False) as response,
+            ):
+                return await last_result(access, response, report)
+        except TimeoutError as error:
+            limit = seconds or CONNECT_SECONDS
+            raise CliError(f"no answer from {access.url} within {limit:g} seconds", Exit.UNREACHABLE) from error
+        except aiohttp.InvalidURL as error:
+            raise CliError(f"{access.url_from}: {access.url} is not a URL", Exit.USAGE) from error
+        except aiohttp.ClientError as error:
+            where = f"{access.url} ({access.url_from})"
+            raise CliError(f"the gateway at {where} is out of reach: {error}", Exit.UNREACHABLE) from error
+
+    def session(self, seconds: float | None) -> aiohttp.ClientSession:
+        headers = {
+            "Authorization": basic(self.access.require_credential()),
+            "Content-Type": "application/json",
+            "MCP-Protocol-Version": PROTOCOL_VERSION,
+        }
+        if self.language:
+            headers["Accept-Language"] = self.language
+        limits = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
+        return aiohttp.ClientSession(headers=headers, timeout=limits)
+
+
+async def last_result(access: Access, response: aiohttp.ClientResponse, report: Report | None) -> bytes:
+    read = events if response.content_type == "text/event-stream" else whole
+    async for text in read(response.content):
+        message = decode(access, response, text)
+        if message.error is not None:
+            raise rpc_failure(access, response, message.error)
+        if message.method == "notifications/progress":
+            if report is not None:
+                report(message.params)
+        elif bytes(message.result):
+            return bytes(message.result)
+    raise CliError(f"{access.url} answered HTTP {response.status} without a result", Exit.UNREACHABLE)
+
+
+def decode(access: Access, response: aiohttp.ClientResponse, text: bytes) -> Message:
+    try:
+        return msgspec.json.decode(text, type=Message)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        what = f"{access.url} answered HTTP {response.status} with something other than JSON-RPC"
+        raise CliError(f"{what}: is {access.url_from} the gateway's?", Exit.UNREACHABLE) from error
+
+
+def rpc_failure(access: Access, response: aiohttp.ClientResponse, error: RpcError) -> CliError:
+    reason = str(error.data.get("reason", ""))
+    code = EXITS_BY_REASON.get(reason, Exit.FAILURE)
+    message = error.message
+    if response.status in (401, 403) and code is Exit.FAILURE:
+        code = Exit.REFUSED
+    if reason == "UNAUTHENTICATED":
+        message = f"{message} ({access.credential_from})"
+    return CliError(message, code, reason, {"code": error.code, **error.data})
+
+
+async def whole(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    buffer = bytearray()
+    async for chunk in content.iter_any():
+        buffer += chunk
+        check_size(buffer)
+    yield bytes(buffer)
+
+
+async def events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The data of each server-sent event. `content.readline` would refuse lines above 64 KiB."""
+    data: list[bytes] = []
+    async for line in lines(content):
+        if line.startswith(b"data:"):
+            data.append(line[5:].removeprefix(b" "))
+        elif not line and data:
+            yield b"\n".join(data)
+            data = []
+
+
+async def lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    buffer = bytearray()
+    async for chunk in content.iter_any():
+        searched = len(buffer)
+        buffer += chunk
+        while (end := buffer.find(b"\n", searched)) >= 0:
+            yield bytes(buffer[:end]).removesuffix(b"\r")
+            del buffer[: end + 1]
+            searched = 0
+        check_size(buffer)
+
+
+def check_size(buffer: bytearray) -> None:
+    if len(buffer) > MAX_ANSWER:
+        raise CliError(f"the answer is larger than {MAX_ANSWER // MEBIBYTE} MiB")
+
+
+class Schema(msgspec.Struct):
+    """What is read of a tool's input schema: the types that its properties name."""
+
+    properties: dict[str, Any] = {}
+
+
+class Tool(msgspec.Struct):
+    name: str
+    input_schema: Schema = msgspec.field(name="inputSchema", default_factory=Schema)
+
+
+class ToolList(msgspec.Struct):
+    tools: list[Tool]
+
+
+JSON_TYPES = {bool: "boolean", int: "integer", float: "number", dict: "object", list: "array", type(None): "null"}
+
+
+def json_type(text: str) -> str | None:
+    """The JSON Schema type of what is JSON and not a string; None for all other text."""
+    try:
+        return JSON_TYPES.get(type(msgspec.json.decode(text)))
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+async def arguments_of(gateway: Gateway, tool: str, pairs: Sequence[str]) -> bytes:
+    """`k=v` … as the JSON text of an object; the tool's schema is asked only where a value could mean two things.
+
+    `k:=JSON` is taken as it is. Raises CliError.
+    """
+    members = [split(pair) for pair in pairs]
+    types: Mapping[str, frozenset[str]] = {}
+    if any(not exact and json_type(text) for _, text, exact in members):
+        types = await property_types(gateway, tool)
+    written: dict[str, str] = {}
+    for name, text, exact in members:
+        if name in written:
+            raise CliError(f"--arg {name} is given twice", Exit.USAGE)
+        written[name] = text if exact else argument(text, types.get(name, frozenset()))
+    return (
+        "{" + ",".join(f"{msgspec.json.encode(name).decode()}:{text}" for name, text in written.items()) + "}"
+    ).encode()
+
+
+def split(pair: str) -> tuple[str, str, bool]:
+    """Name, text, and whether the text is JSON as it stands."""
+    name, equals, text = pair.partition("=")
+    exact = name.endswith(":")
+    name = name.removesuffix(":")
+    if not equals or not name:
+        raise CliError(f"--arg {pair!r}: want NAME=VALUE, or NAME:=JSON", Exit.USAGE)
+    if exact:
+        try:
+            msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise CliError(f"--arg {name}:= is not JSON: {error}", Exit.USAGE) from error
+    return name, text, exact
+
+
+def argument(text: str, types: frozenset[str]) -> str:
+    kind = json_type(text)
+    fits = kind is not None and (not types or kind in types or (kind == "integer" and "number" in types))
+    return text if fits else msgspec.json.encode(text).decode()
+
+
+async def property_types(gateway: Gateway, tool: str) -> Mapping[str, frozenset[str]]:
+    listed = msgspec.json.decode(await gateway.request("tools/list"), type=ToolList)
+    properties = next((item.input_schema.properties for item in listed.tools if item.name == tool), {})
+    return {name: type_names(schema) for name, schema in properties.items()}
+
+
+def type_names(schema: object) -> frozenset[str]:
+    named = schema.get("type") if isinstance(schema, dict) else None
+    return frozenset([named] if isinstance(named, str) else named or [])

@@ -1,0 +1,77 @@
+"""What the commands of `naru` have in common."""
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from naru.v1 import accounts_pb2_grpc, execution_pb2_grpc, registry_pb2_grpc
+from typer.core import TyperCommand
+
+from registry_service import cli_output as out
+from registry_service.cli_access import RPC_TIMEOUT, Access, CliError, admin_metadata, open_channel
+
+EPILOG = (
+    "Exit codes: 0 done · 1 failure · 2 wrong usage · 3 no such tool, version, account, secret or call · 4 token or "
+    "credential absent or refused · 5 registry or gateway out of reach · 6 the tool reported an error · 7 refused as "
+    "invalid, nothing was changed · 130 interrupted.\n\n"
+    'With --json the result is JSON on standard output, and an error is {"error": {"reason", "message", "exit_code"}} '
+    "with further facts on standard error."
+)
+
+
+class Command(TyperCommand):
+    """Shows a CliError in the form that was asked for, and exits with its code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CliError as error:
+            out.show_error(error, as_json=bool(ctx.params.get("as_json")))
+            raise typer.Exit(error.code) from error
+
+
+new_app = partial(
+    typer.Typer, epilog=EPILOG, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
+)
+
+CommandFunction = TypeVar("CommandFunction", bound=Callable[..., None])
+
+
+def command(app: typer.Typer, name: str) -> Callable[[CommandFunction], CommandFunction]:
+    return app.command(name, cls=Command, epilog=EPILOG)
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def access() -> Access:
+    return Access.from_env(os.environ, Path.cwd())
+
+
+def rpc(service: Callable[..., Any], method: str, request: Any, reach: Access | None = None) -> Any:
+    """One admin RPC over a connection of its own; raises CliError."""
+    reach = reach or access()
+    metadata = admin_metadata(reach)
+    with open_channel(reach) as channel:
+        return getattr(service(channel), method)(request, timeout=RPC_TIMEOUT, metadata=metadata)
+
+
+registry = partial(rpc, registry_pb2_grpc.RegistryStub)
+accounts = partial(rpc, accounts_pb2_grpc.AccountsStub)
+execution = partial(rpc, execution_pb2_grpc.ExecutionStub)
+
+
+def pages(
+    call: Callable[..., Any], method: str, request: Any, items: str, reach: Access | None = None
+) -> Iterator[Any]:
+    """The items of every page of a List method."""
+    request.page_size = 1000
+    while True:
+        page = call(method, request, reach)
+        yield from getattr(page, items)
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token

@@ -1,0 +1,195 @@
+"""How the `naru` command shows things: tables and sentences for people, JSON for scripts."""
+
+import base64
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+from google.protobuf.timestamp_pb2 import Timestamp
+from naru.v1 import accounts_pb2, execution_pb2, registry_pb2
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from registry_service.cli_access import CliError, Exit
+from registry_service.cli_call import Progress, Report
+
+# What a terminal would obey, in text that came from elsewhere.
+CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def show_json(value: object) -> None:
+    """Writes JSON in two-space steps; a `msgspec.Raw` inside keeps its digits and the order of its keys."""
+    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def show(text: str) -> None:
+    typer.echo(text.translate(CONTROLS) if sys.stdout.isatty() else text)
+
+
+def note(text: str) -> None:
+    """Says something beside the output proper, on standard error."""
+    typer.echo(text.translate(CONTROLS) if sys.stderr.isatty() else text, err=True)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
+    rows = list(rows)
+    if not rows:
+        note(empty)
+        return
+    drawn = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        drawn.add_row(*(Text(cell.translate(CONTROLS)) for cell in row))
+    # Into a pipe or a file a table keeps its lines whole.
+    Console(width=None if sys.stdout.isatty() else 1000).print(drawn)
+
+
+def show_error(error: CliError, *, as_json: bool) -> None:
+    if not as_json:
+        note(f"naru: {error}")
+        return
+    reason = error.reason or error.code.name
+    shown = {**error.facts, "reason": reason, "message": str(error), "exit_code": int(error.code)}
+    typer.echo(msgspec.json.encode({"error": shown}).decode(), err=True)
+
+
+def time_of(stamp: Timestamp) -> str:
+    """RFC 3339 in UTC, to the second."""
+    return stamp.ToDatetime().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def tool_dict(tool: registry_pb2.Tool) -> dict[str, Any]:
+    return {
+        "name": tool.name,
+        "active_versions": list(tool.active_versions),
+        "version_count": tool.version_count,
+        "create_time": time_of(tool.create_time),
+        "update_time": time_of(tool.update_time),
+    }
+
+
+def version_dict(version: registry_pb2.ToolVersion) -> dict[str, Any]:
+    return {
+        "tool": version.tool,
+        "version": version.version,
+        "active": version.active,
+        "create_time": time_of(version.create_time),
+        "definition": msgspec.Raw(version.definition),
+    }
+
+
+def account_dict(account: accounts_pb2.Account) -> dict[str, Any]:
+    return {
+        "client_id": account.client_id,
+        "display_name": account.display_name,
+        "plan": account.plan,
+        "state": accounts_pb2.Account.State.Name(account.state).lower(),
+        "secrets": [
+            {"id": secret.id, "hint": secret.hint, "create_time": time_of(secret.create_time)}
+            for secret in account.secrets
+        ],
+        "create_time": time_of(account.create_time),
+        "update_time": time_of(account.update_time),
+    }
+
+
+def call_dict(call: execution_pb2.Call, reason: str) -> dict[str, Any]:
+    return {
+        "call_id": call.call_id,
+        "client_id": call.client_id,
+        "tool": call.tool,
+        "version": call.version,
+        "lane": call.lane,
+        "state": execution_pb2.Call.State.Name(call.state),
+        "reason": reason,
+        "session_id": call.session_id,
+        "request_id": call.request_id,
+        "create_time": time_of(call.create_time),
+        "settle_time": time_of(call.settle_time) if call.HasField("settle_time") else None,
+    }
+
+
+@contextmanager
+def progress_bar(name: str) -> Iterator[Report | None]:
+    """A live bar on standard error; nothing where that is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with ProgressBar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(name, total=None)
+
+        def report(progress: Progress) -> None:
+            description = (progress.message or name).translate(CONTROLS)
+            bar.update(task, completed=progress.progress, total=progress.total, description=description)
+
+        yield report
+
+
+class Block(msgspec.Struct):
+    """What is read of an MCP content block."""
+
+    type: str
+    text: str = ""
+    data: str = ""
+    mime_type: str = msgspec.field(name="mimeType", default="")
+    uri: str = ""
+    resource: "Resource | None" = None
+
+
+class Resource(msgspec.Struct):
+    uri: str = ""
+    mime_type: str = msgspec.field(name="mimeType", default="")
+    text: str = ""
+    blob: str = ""
+
+
+class CallResult(msgspec.Struct):
+    content: list[Block] = []
+    is_error: bool = msgspec.field(name="isError", default=False)
+
+
+def show_result(result: bytes, output: Path | None, *, as_json: bool) -> Exit:
+    """Shows a CallToolResult, given as JSON text; its binary parts go to the file `output`."""
+    parsed = msgspec.json.decode(result, type=CallResult)
+    if output is not None:
+        save_binary(parsed, output)
+    if as_json:
+        show_json(msgspec.Raw(result))
+    else:
+        for block in parsed.content:
+            show_block(block, saved=output is not None, is_error=parsed.is_error)
+    return Exit.TOOL_ERROR if parsed.is_error else Exit.OK
+
+
+def binary_of(block: Block) -> str:
+    """Base64 text; empty for a block of text."""
+    return block.data or (block.resource.blob if block.resource else "")
+
+
+def save_binary(result: CallResult, output: Path) -> None:
+    binaries = [binary for block in result.content if (binary := binary_of(block))]
+    if len(binaries) != 1:
+        raise CliError(f"--output: the answer has {len(binaries)} binary parts, not one", Exit.USAGE)
+    try:
+        output.write_bytes(base64.b64decode(binaries[0]))
+    except OSError as error:
+        raise CliError(f"--output: cannot write {output}: {error.strerror}", Exit.USAGE) from error
+
+
+def show_block(block: Block, *, saved: bool, is_error: bool) -> None:
+    if binary := binary_of(block):
+        kind = block.mime_type or (block.resource.mime_type if block.resource else "") or block.type
+        size = len(binary) * 3 // 4 - binary.count("=", -2)
+        note(f"[{kind}, {size} bytes{'' if saved else '; --output FILE saves it'}]")
+        return
+    text = block.text or (block.resource.text if block.resource else "") or block.uri
+    (note if is_error else show)(text)

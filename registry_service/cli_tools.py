@@ -1,0 +1,181 @@
+"""`naru tool …`: manifests, tools and which of their versions are active."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from naru.v1 import registry_pb2
+
+from registry_service import cli_output as out
+from registry_service import manifest_file
+from registry_service.cli_access import CliError, Exit
+from registry_service.cli_command import AsJson, command, new_app, pages, registry
+
+app = new_app(help="Registers, activates and shows tools.")
+
+ToolName = Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name.")]
+Version = Annotated[str, typer.Argument(metavar="VERSION", help="The version, such as 1.0.0.")]
+
+
+@command(app, "apply")
+def tool_apply(
+    file: Annotated[Path, typer.Option("--file", "-f", help="The manifest, YAML or JSON; - for standard input.")],
+    sets: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Fill in ${NAME}.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Registers and activates what a manifest says: all of it, or nothing if there is one fault."""
+    manifest = read_manifest(file, dict(variable(text) for text in sets or ()))
+    request = registry_pb2.ApplyManifestRequest(manifest=manifest.text, validate_only=dry_run)
+    answer: registry_pb2.ApplyManifestResponse = registry("ApplyManifest", request)
+    if answer.faults:
+        raise manifest_error(str(file), answer, manifest)
+    changes = [
+        (change.tool, change.version, registry_pb2.ApplyManifestResponse.Change.Action.Name(change.action))
+        for change in answer.changes
+    ]
+    if as_json:
+        names = ("tool", "version", "action")
+        out.show_json({"dry_run": dry_run, "changes": [dict(zip(names, change, strict=True)) for change in changes]})
+        return
+    out.table(
+        ["tool", "version", "would be" if dry_run else "done"], map(readable, changes), "the manifest has no tools"
+    )
+
+
+def readable(change: tuple[str, str, str]) -> tuple[str, str, str]:
+    tool, version, action = change
+    return tool, version, action.lower().replace("_", " ")
+
+
+def variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise CliError(f"--set {text!r}: want NAME=VALUE", Exit.USAGE)
+    return name, value
+
+
+def read_manifest(file: Path, variables: dict[str, str]) -> manifest_file.Manifest:
+    try:
+        if str(file) == "-":
+            return manifest_file.parse(sys.stdin.buffer.read(), variables)
+        return manifest_file.read(file, variables)
+    except OSError as error:
+        raise CliError(f"cannot read {file}: {error.strerror}", Exit.USAGE) from error
+    except manifest_file.ManifestError as error:
+        shown = [{"message": fault.message, **place_dict(fault.place)} for fault in error.faults]
+        lines = [f"{located(str(file), fault.place)}: {fault.message}" for fault in error.faults]
+        raise CliError("\n".join(lines), Exit.INVALID, "MANIFEST_INVALID", {"faults": shown}) from error
+
+
+def manifest_error(file: str, answer: registry_pb2.ApplyManifestResponse, manifest: manifest_file.Manifest) -> CliError:
+    """The registry's faults, with the lines that they are in."""
+    places = [nearest(fault.pointer, manifest) for fault in answer.faults]
+    lines = [
+        f"{located(file, place)}: {fault.pointer or '/'}{f' ({fault.tool})' if fault.tool else ''}: {fault.message}"
+        for fault, place in zip(answer.faults, places, strict=True)
+    ]
+    shown = [
+        {"pointer": fault.pointer, "tool": fault.tool, "message": fault.message, **place_dict(place)}
+        for fault, place in zip(answer.faults, places, strict=True)
+    ]
+    message = "\n".join([*lines, "nothing was changed"])
+    return CliError(message, Exit.INVALID, "MANIFEST_INVALID", {"faults": shown})
+
+
+def nearest(pointer: str, manifest: manifest_file.Manifest) -> manifest_file.Place | None:
+    """Where a pointer leads, or as near as the manifest goes: it may name what is missing."""
+    while pointer and pointer not in manifest.places:
+        pointer = pointer.rpartition("/")[0]
+    return manifest.places.get(pointer)
+
+
+def located(file: str, place: manifest_file.Place | None) -> str:
+    return file if place is None else f"{file}:{place.line}:{place.column}"
+
+
+def place_dict(place: manifest_file.Place | None) -> dict[str, int]:
+    return {} if place is None else place._asdict()
+
+
+@command(app, "list")
+def tool_list(as_json: AsJson = False) -> None:
+    """Lists the tools and their active versions."""
+    tools = list(pages(registry, "ListTools", registry_pb2.ListToolsRequest(), "tools"))
+    if as_json:
+        out.show_json([out.tool_dict(tool) for tool in tools])
+        return
+    rows = [
+        (tool.name, ", ".join(tool.active_versions) or "-", str(tool.version_count), out.time_of(tool.update_time))
+        for tool in tools
+    ]
+    out.table(["tool", "active", "versions", "last change"], rows, "no tools: naru tool apply -f FILE registers some")
+
+
+@command(app, "show")
+def tool_show(
+    name: ToolName,
+    version: Annotated[str | None, typer.Option("--version", help="Only this version, with its definition.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Shows a tool's versions, or the definition of one."""
+    if version is not None:
+        found = registry("GetToolVersion", registry_pb2.GetToolVersionRequest(tool=name, version=version))
+        out.show_json(out.version_dict(found))
+        return
+    tool = registry("GetTool", registry_pb2.GetToolRequest(name=name))
+    request = registry_pb2.ListToolVersionsRequest(tool=name)
+    versions = list(pages(registry, "ListToolVersions", request, "tool_versions"))
+    if as_json:
+        out.show_json({**out.tool_dict(tool), "versions": [out.version_dict(item) for item in versions]})
+        return
+    rows = [(item.version, "active" if item.active else "", out.time_of(item.create_time)) for item in versions]
+    out.table([name, "state", "registered"], rows, "no versions")
+
+
+def show_tool(tool: registry_pb2.Tool, as_json: bool) -> None:
+    if as_json:
+        out.show_json(out.tool_dict(tool))
+    else:
+        out.show(f"{tool.name}: active: {', '.join(tool.active_versions) or 'none'}")
+
+
+@command(app, "activate")
+def tool_activate(
+    name: ToolName,
+    version: Version,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep-others-active", help="Leave the others active: calls are ambiguous until one is left."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Makes a version the active one, in one step."""
+    request = registry_pb2.ActivateToolVersionRequest(tool=name, version=version, keep_others_active=keep)
+    show_tool(registry("ActivateToolVersion", request), as_json)
+
+
+@command(app, "deactivate")
+def tool_deactivate(name: ToolName, version: Version, as_json: AsJson = False) -> None:
+    """Makes a version inactive: no call is admitted to it any more."""
+    request = registry_pb2.DeactivateToolVersionRequest(tool=name, version=version)
+    show_tool(registry("DeactivateToolVersion", request), as_json)
+
+
+@command(app, "delete")
+def tool_delete(
+    name: ToolName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Deletes a tool with all its versions; their numbers are never used again."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise CliError("deleting asks first, and there is no terminal to ask: pass --yes", Exit.USAGE)
+        typer.confirm(f"Delete {name} with all its versions?", abort=True)
+    registry("DeleteTool", registry_pb2.DeleteToolRequest(name=name))
+    if as_json:
+        out.show_json({"deleted": name})
+    else:
+        out.show(f"{name}: deleted")

@@ -1,0 +1,181 @@
+"""One HTTP call of a tool's endpoint. The only importer of the HTTP client, egress.py and the CLI aside."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import aiohttp
+from naru.v1 import errors_pb2
+
+from registry_service.answers import ERROR_BODY_BYTES, Answer, from_body, from_http_error, from_nothing
+from registry_service.bodies import Body
+from registry_service.catalog import ToolEntry
+from registry_service.egress import ATTEMPT, Attempt, Connector, Guard, Network
+from registry_service.errors import (
+    Fact,
+    ResultTooLargeError,
+    ToolRefusedError,
+    ToolResponseInvalidError,
+    ToolUnreachableError,
+)
+from registry_service.media import Kind, Media, parse_media
+from registry_service.requests import Request, Route
+from registry_service.secret_files import SecretFiles
+from registry_service.streams import OnProgress, StreamedAnswer
+
+# How long one address may take to accept a connection. The call's own deadline holds besides.
+CONNECT_SECONDS = 10.0
+# What one gRPC message may hold of an answer: content and structured content together are larger than the body.
+MAX_ANSWER_BYTES = 16 * 1024 * 1024 - 64 * 1024
+
+_ROUTES = 4096
+
+
+class _BrokenOffError(Exception):
+    """The connection was lost before an answer began."""
+
+
+async def _send_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Keeps aiohttp from sending GET, PUT and DELETE again by itself: a call is executed once, or by our decision."""
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ClientConnectionResetError, aiohttp.ServerDisconnectedError) as error:
+        raise _BrokenOffError from error
+
+
+class EndpointClient:
+    """Calls endpoints, with one shared session.
+
+    `networks` admits addresses that are not public; `max_result_bytes` bounds a body after decompression.
+    """
+
+    def __init__(self, networks: Sequence[Network], secrets_dir: Path | None, max_result_bytes: int) -> None:
+        self._guard = Guard(networks)
+        self._secrets = SecretFiles(secrets_dir)
+        self._limit = max_result_bytes
+        self._routes: dict[tuple[str, str, str], Route] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """Needs a running event loop."""
+        self._session = aiohttp.ClientSession(
+            connector=Connector(self._guard),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            headers={"Accept-Encoding": "gzip, deflate, br"},
+            auto_decompress=False,
+            middlewares=(_send_once,),
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def prepare(self, tool: ToolEntry, lane: str, arguments: bytes) -> Request:
+        """Maps the arguments of a call; nothing is sent.
+
+        Raises ArgumentsInvalidError for values that cannot be part of a path, ToolUnreachableError where a secret that
+        the endpoint needs is not there.
+        """
+        key = (tool.name, tool.version, lane)
+        route = self._routes.get(key)
+        if route is None or route.tool.definition is not tool.definition:
+            if len(self._routes) >= _ROUTES:
+                self._routes.clear()
+            route = self._routes[key] = Route(tool, lane)
+        return route.request(arguments, self._secrets.read)
+
+    async def call(
+        self, request: Request, headers: Mapping[str, str], attempt: Attempt, on_progress: OnProgress | None
+    ) -> Answer:
+        """Sends the request and maps the answer. Cancelling it closes the connection.
+
+        `headers` name the call. `attempt` tells afterwards whether anything may have been sent. Raises subclasses of
+        ToolFailedError, with the fact `safe_to_retry` where that does not depend on the tool alone.
+        """
+        ATTEMPT.set(attempt)
+        request.headers.update(headers)
+        response = await self._send(request, attempt)
+        try:
+            answer = await self._read(response, request, headers["X-Naru-Call-Id"], on_progress)
+        except (aiohttp.ClientError, OSError) as error:
+            raise ToolUnreachableError("the connection was lost during the answer", detail="broken off") from error
+        finally:
+            # Closes the connection, unless the body was read to its end: then it has been handed back already.
+            response.close()
+        if len(answer.content) + len(answer.structured) + len(answer.meta) > MAX_ANSWER_BYTES:
+            raise ResultTooLargeError(limit_bytes=self._limit)
+        return answer
+
+    async def _send(self, request: Request, attempt: Attempt) -> aiohttp.ClientResponse:
+        try:
+            return await self._send_as_often_as_right(request)
+        except _BrokenOffError as error:
+            message = "the connection was lost before the answer"
+            raise ToolUnreachableError(message, detail="broken off") from error
+        except aiohttp.InvalidURL as error:
+            raise ToolUnreachableError(detail="address not allowed", safe_to_retry=False) from error
+        except aiohttp.ClientResponseError as error:
+            raise ToolResponseInvalidError(detail="malformed HTTP") from error
+        except aiohttp.ClientError as error:
+            if attempt.refused:
+                raise ToolUnreachableError(detail="address not allowed", safe_to_retry=False) from error
+            detail = "name not resolved" if isinstance(error, aiohttp.ClientConnectorDNSError) else "no connection"
+            raise ToolUnreachableError(str(error), detail=detail, safe_to_retry=not attempt.connected) from error
+
+    async def _send_as_often_as_right(self, request: Request) -> aiohttp.ClientResponse:
+        """Once; once more if the connection broke before the answer and the tool says that this does no harm."""
+        try:
+            return await self._send_to_socket(request)
+        except _BrokenOffError:
+            if not request.idempotent:
+                raise
+        return await self._send_to_socket(request)
+
+    async def _send_to_socket(self, request: Request) -> aiohttp.ClientResponse:
+        if self._session is None:
+            raise RuntimeError("open() comes first")
+        return await self._session.request(
+            request.method, request.url, data=request.body, headers=request.headers, allow_redirects=False
+        )
+
+    async def _read(
+        self, response: aiohttp.ClientResponse, request: Request, call_id: str, on_progress: OnProgress | None
+    ) -> Answer:
+        status, headers = response.status, response.headers
+        media = parse_media(headers.get("Content-Type"))
+        if status in (401, 403):
+            raise ToolRefusedError(http_status=status, safe_to_retry=False)
+        if not 200 <= status < 300:
+            return await _read_refusal(response, media)
+        if status in (204, 205):
+            return from_nothing(request.expected)
+        body = Body(response.content.readany, headers.get("Content-Encoding", ""))
+        if media.kind is Kind.NDJSON or media.kind is Kind.SSE:
+            return await self._read_stream(body, StreamedAnswer(media, request.expected, self._limit, on_progress))
+        whole = await body.read_all(self._limit)
+        return from_body(whole, media, request.expected, f"naru://calls/{call_id}/result")
+
+    @staticmethod
+    async def _read_stream(body: Body, stream: StreamedAnswer) -> Answer:
+        while chunk := await body.read():
+            if answer := stream.feed(chunk):
+                return answer
+        return stream.finish()
+
+
+async def _read_refusal(response: aiohttp.ClientResponse, media: Media) -> Answer:
+    """What is neither a 2xx nor a refusal of our credential: redirects too, which are never followed."""
+    facts: dict[str, Fact] = {"http_status": response.status}
+    retry_after = response.headers.get("Retry-After", "")
+    if retry_after.isascii() and retry_after.isdigit():
+        facts["retry_after_seconds"] = int(retry_after[:6])
+    start = b""
+    with contextlib.suppress(ToolResponseInvalidError):  # an unknown encoding: the status matters more
+        body = Body(response.content.readany, response.headers.get("Content-Encoding", ""))
+        start = await body.read_start(ERROR_BODY_BYTES)
+    content = from_http_error(start, media)
+    return Answer(content, is_error=True, reason=errors_pb2.TOOL_HTTP_ERROR, facts=facts)

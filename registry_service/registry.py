@@ -1,0 +1,376 @@
+"""The Registry service: tools, their versions, which of those are active, manifests, and what an account may see."""
+
+import asyncio
+import base64
+import binascii
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import grpc
+import msgspec
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.timestamp_pb2 import Timestamp
+from naru.v1 import registry_pb2, registry_pb2_grpc
+from packaging.version import Version
+from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from registry_service.caller import CALLER
+from registry_service.catalog import Catalog
+from registry_service.credentials import authenticate
+from registry_service.database import Database
+from registry_service.definitions import name_fault, parse_definition, read_version
+from registry_service.documents import Fault
+from registry_service.errors import (
+    DefinitionInvalidError,
+    PageTokenInvalidError,
+    RequestInvalidError,
+    ToolNotFoundError,
+    ToolVersionExistsError,
+    ToolVersionNotFoundError,
+)
+from registry_service.manifest import Entry, Known, Steps, plan_steps, read_manifest
+from registry_service.models import Tool, ToolVersion, now_micros
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+DEFAULT_PAGE = 100
+MAX_PAGE = 1000
+# A page ends where its JSON grows beyond this: a gRPC message may have 16 MiB.
+MAX_PAGE_BYTES = 8 * 1024 * 1024
+MAX_FAULTS_TOLD_BYTES = 4096
+
+
+class RegistryServicer(registry_pb2_grpc.RegistryServicer):
+    """A change is in force on every replica once its method has returned: the next admission sees its revision."""
+
+    def __init__(self, database: Database, catalog: Catalog, pepper: bytes) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._pepper = pepper
+
+    async def ListTools(  # noqa: N802
+        self, request: registry_pb2.ListToolsRequest, context: Context
+    ) -> registry_pb2.ListToolsResponse:
+        size = _page_size(request.page_size, DEFAULT_PAGE)
+        # Names sort by their bytes, whatever the collation of the database.
+        name = Tool.name.collate("C" if self._database.dialect == "postgresql" else "BINARY")
+        query = select(Tool).where(Tool.delete_time.is_(None)).order_by(name).limit(size + 1)
+        if request.page_token:
+            query = query.where(name > _after("tools", request.page_token))
+        async with self._database.sessions() as session:
+            rows = (await session.scalars(query)).all()
+            tools = await _tools(session, rows[:size])
+        more = rows[size - 1].name if len(rows) > size else None
+        return registry_pb2.ListToolsResponse(tools=tools, next_page_token=_page_token("tools", more))
+
+    async def GetTool(  # noqa: N802
+        self, request: registry_pb2.GetToolRequest, context: Context
+    ) -> registry_pb2.Tool:
+        async with self._database.sessions() as session:
+            return await _tool(session, await _find_tool(session, request.name))
+
+    async def DeleteTool(  # noqa: N802
+        self, request: registry_pb2.DeleteToolRequest, context: Context
+    ) -> Empty:
+        async with self._database.change() as session:
+            tool = await _find_tool(session, request.name)
+            tool.delete_time = tool.update_time = now_micros()
+            live = update(ToolVersion).where(ToolVersion.tool == tool.name, ToolVersion.delete_time.is_(None))
+            await session.execute(live.values(active=False, delete_time=tool.delete_time))
+        await self._catalog.load()
+        return Empty()
+
+    async def ListToolVersions(  # noqa: N802
+        self, request: registry_pb2.ListToolVersionsRequest, context: Context
+    ) -> registry_pb2.ListToolVersionsResponse:
+        size = _page_size(request.page_size, DEFAULT_PAGE)
+        kind = f"versions of {request.tool}"
+        after = read_version(_after(kind, request.page_token)) if request.page_token else None
+        async with self._database.sessions() as session:
+            tool = await _find_tool(session, request.tool)
+            sizes = await _live_versions(session, tool.name)
+            newest = sorted(sizes, key=Version, reverse=True)
+            rest = [version for version in newest if after is None or Version(version) < after]
+            page = rest[: _fitting(rest[:size], [sizes[version] for version in rest[:size]])]
+            chosen = ToolVersion.tool == tool.name, ToolVersion.version.in_(page)
+            rows = {row.version: row for row in await session.scalars(select(ToolVersion).where(*chosen))}
+        more = page[-1] if len(page) < len(rest) else None
+        return registry_pb2.ListToolVersionsResponse(
+            tool_versions=[_tool_version(rows[version]) for version in page], next_page_token=_page_token(kind, more)
+        )
+
+    async def GetToolVersion(  # noqa: N802
+        self, request: registry_pb2.GetToolVersionRequest, context: Context
+    ) -> registry_pb2.ToolVersion:
+        async with self._database.sessions() as session:
+            tool = await _find_tool(session, request.tool)
+            return _tool_version(await _find_version(session, tool, request.version))
+
+    async def CreateToolVersion(  # noqa: N802
+        self, request: registry_pb2.CreateToolVersionRequest, context: Context
+    ) -> registry_pb2.ToolVersion:
+        if message := name_fault(request.tool):
+            raise RequestInvalidError(f"tool: {message}", field="tool", detail=message)
+        version = _read_version(request.version)
+        definition = parse_definition(request.definition, self._catalog.plans.keys())
+        if isinstance(definition, list):
+            raise DefinitionInvalidError("the definition has faults", faults=_told(definition))
+        async with self._database.change() as session:
+            known = await _known(session, [request.tool])
+            if taken := known.get(request.tool, {}).get(version):
+                raise ToolVersionExistsError("the version number was used", tool=request.tool, version=taken.spelling)
+            await _touch(session, [request.tool])
+            row = _row(request.tool, version, definition.document)
+            session.add(row)
+        await self._catalog.load()
+        return _tool_version(row)
+
+    async def ActivateToolVersion(  # noqa: N802
+        self, request: registry_pb2.ActivateToolVersionRequest, context: Context
+    ) -> registry_pb2.Tool:
+        async with self._database.change() as session:
+            tool = await _find_tool(session, request.tool)
+            version = (await _find_version(session, tool, request.version)).version
+            active = set(await _active_versions(session, tool.name))
+            wanted = {version} | (active if request.keep_others_active else set())
+            message = await _switch(session, tool, active, wanted)
+        await self._catalog.load()
+        return message
+
+    async def DeactivateToolVersion(  # noqa: N802
+        self, request: registry_pb2.DeactivateToolVersionRequest, context: Context
+    ) -> registry_pb2.Tool:
+        async with self._database.change() as session:
+            tool = await _find_tool(session, request.tool)
+            version = (await _find_version(session, tool, request.version)).version
+            active = set(await _active_versions(session, tool.name))
+            message = await _switch(session, tool, active, active - {version})
+        await self._catalog.load()
+        return message
+
+    async def ApplyManifest(  # noqa: N802
+        self, request: registry_pb2.ApplyManifestRequest, context: Context
+    ) -> registry_pb2.ApplyManifestResponse:
+        # A large one takes seconds, and the calls of this process must not wait for it.
+        entries, faults = await asyncio.to_thread(read_manifest, request.manifest, self._catalog.plans.keys())
+        names = {entry.tool for entry in entries}
+        if faults or request.validate_only:
+            async with self._database.sessions() as session:
+                steps = plan_steps(entries, faults, await _known(session, names))
+        else:
+            async with self._database.change() as session:
+                steps = plan_steps(entries, faults, await _known(session, names))
+                await _carry_out(session, steps)
+            await self._catalog.load()
+        fault = registry_pb2.ApplyManifestResponse.Fault
+        return registry_pb2.ApplyManifestResponse(
+            changes=steps.changes,
+            faults=[fault(pointer=pointer, tool=tool, message=message) for pointer, tool, message in steps.faults],
+        )
+
+    async def ListCatalog(  # noqa: N802
+        self, request: registry_pb2.ListCatalogRequest, context: Context
+    ) -> registry_pb2.ListCatalogResponse:
+        view = await self._catalog.fresh()
+        account = authenticate(view, self._pepper, CALLER.get().credential)
+        lane = account.plan.lane(request.requested_lane)
+        size = _page_size(request.page_size, MAX_PAGE)
+        listing = view.listing(account, lane)
+        if request.page_token:
+            after = _after("catalog", request.page_token)
+            listing = listing[bisect_right(listing, after, key=lambda entry: entry.name) :]
+        sizes = [len(entry.mcp_tool) + len(entry.legacy_mcp_tool) for entry in listing[:size]]
+        page = listing[: _fitting(sizes)]
+        more = page[-1].name if len(page) < len(listing) else None
+        shown = registry_pb2.ListCatalogResponse.Entry
+        return registry_pb2.ListCatalogResponse(
+            entries=[shown(tool=entry.mcp_tool, legacy_tool=entry.legacy_mcp_tool) for entry in page],
+            next_page_token=_page_token("catalog", more),
+            lane=lane,
+        )
+
+
+async def _find_tool(session: AsyncSession, name: str) -> Tool:
+    tool = None if name_fault(name) else await session.get(Tool, name)
+    if tool is None or tool.delete_time is not None:
+        raise ToolNotFoundError("there is no tool of this name", tool=name[:64])
+    return tool
+
+
+async def _find_version(session: AsyncSession, tool: Tool, text: str) -> ToolVersion:
+    """Returns the version that PEP 440 calls equal: it may be stored under another spelling."""
+    wanted = _read_version(text)
+    for spelling in await _live_versions(session, tool.name):
+        if Version(spelling) == wanted:
+            return await session.get_one(ToolVersion, (tool.name, spelling))
+    raise ToolVersionNotFoundError("the tool has no such version", tool=tool.name, version=str(wanted))
+
+
+async def _live_versions(session: AsyncSession, tool: str) -> dict[str, int]:
+    """Returns the versions of a tool, each with the size of its definition in bytes."""
+    query = select(ToolVersion.version, func.length(ToolVersion.definition))
+    rows = await session.execute(query.where(ToolVersion.tool == tool, ToolVersion.delete_time.is_(None)))
+    return {version: size for version, size in rows}
+
+
+async def _active_versions(session: AsyncSession, tool: str) -> Sequence[str]:
+    return (
+        await session.scalars(select(ToolVersion.version).where(ToolVersion.tool == tool, ToolVersion.active))
+    ).all()
+
+
+async def _switch(session: AsyncSession, tool: Tool, active: set[str], wanted: set[str]) -> registry_pb2.Tool:
+    """Makes the wanted versions active in place of those that are, and returns the tool as it is then."""
+    if active == wanted:
+        session.info["unchanged"] = True
+    else:
+        await _set_active(session, {(tool.name, version) for version in active - wanted}, active=False)
+        await _set_active(session, {(tool.name, version) for version in wanted - active}, active=True)
+        tool.update_time = now_micros()
+        await session.flush()
+    return await _tool(session, tool)
+
+
+async def _set_active(session: AsyncSession, keys: Iterable[tuple[str, str]], *, active: bool) -> None:
+    for tool, version in keys:
+        chosen = update(ToolVersion).where(ToolVersion.tool == tool, ToolVersion.version == version)
+        await session.execute(chosen.values(active=active))
+
+
+async def _known(session: AsyncSession, tools: Collection[str]) -> dict[str, dict[Version, Known]]:
+    """Returns every version number that these tools have used."""
+    known: dict[str, dict[Version, Known]] = {}
+    names = sorted(tools)
+    for start in range(0, len(names), MAX_PAGE):
+        query = select(ToolVersion).where(ToolVersion.tool.in_(names[start : start + MAX_PAGE]))
+        for row in await session.scalars(query):
+            entry = Known(row.version, row.definition, row.active, row.delete_time is not None)
+            known.setdefault(row.tool, {})[Version(row.version)] = entry
+    return known
+
+
+async def _carry_out(session: AsyncSession, steps: Steps) -> None:
+    if not (steps.created or steps.activated or steps.deactivated):
+        session.info["unchanged"] = True
+        return
+    await _touch(session, {name for name, _ in steps.activated | steps.deactivated} | {e.tool for e in steps.created})
+    session.add_all(_row(entry.tool, entry.version, entry.definition.document) for entry in steps.created)
+    await session.flush()
+    await _set_active(session, steps.deactivated, active=False)
+    await _set_active(session, steps.activated, active=True)
+
+
+async def _touch(session: AsyncSession, names: Iterable[str]) -> None:
+    """Makes or revives the tools, and marks them as changed now."""
+    now = now_micros()
+    for name in names:
+        tool = await session.get(Tool, name)
+        if tool is None:
+            session.add(Tool(name=name, create_time=now, update_time=now))
+        else:
+            tool.create_time = tool.create_time if tool.delete_time is None else now
+            tool.delete_time, tool.update_time = None, now
+    await session.flush()
+
+
+def _row(tool: str, version: Version, definition: bytes) -> ToolVersion:
+    return ToolVersion(tool=tool, version=str(version), definition=definition, active=False, create_time=now_micros())
+
+
+async def _tool(session: AsyncSession, tool: Tool) -> registry_pb2.Tool:
+    return (await _tools(session, [tool]))[0]
+
+
+async def _tools(session: AsyncSession, tools: Sequence[Tool]) -> list[registry_pb2.Tool]:
+    query = select(ToolVersion.tool, ToolVersion.version, ToolVersion.active).where(
+        ToolVersion.tool.in_([tool.name for tool in tools]), ToolVersion.delete_time.is_(None)
+    )
+    versions: dict[str, list[tuple[str, bool]]] = {tool.name: [] for tool in tools}
+    for name, version, active in await session.execute(query):
+        versions[name].append((version, active))
+    return [_tool_message(tool, versions[tool.name]) for tool in tools]
+
+
+def _tool_message(tool: Tool, versions: Sequence[tuple[str, bool]]) -> registry_pb2.Tool:
+    active = [version for version, is_active in versions if is_active]
+    return registry_pb2.Tool(
+        name=tool.name,
+        active_versions=sorted(active, key=Version, reverse=True),
+        version_count=len(versions),
+        create_time=_timestamp(tool.create_time),
+        update_time=_timestamp(tool.update_time),
+    )
+
+
+def _tool_version(row: ToolVersion) -> registry_pb2.ToolVersion:
+    return registry_pb2.ToolVersion(
+        tool=row.tool,
+        version=row.version,
+        active=row.active,
+        definition=row.definition,
+        create_time=_timestamp(row.create_time),
+    )
+
+
+def _timestamp(micros: int) -> Timestamp:
+    return Timestamp(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)
+
+
+def _read_version(text: str) -> Version:
+    try:
+        return read_version(text)
+    except ValueError as error:
+        raise RequestInvalidError(f"version: {error}", field="version", detail=str(error)) from None
+
+
+def _told(faults: Sequence[Fault]) -> list[dict[str, str]]:
+    told, left = [], MAX_FAULTS_TOLD_BYTES
+    for fault in faults:
+        left -= len(msgspec.json.encode(fault._asdict())) + 1
+        if left < 0:
+            break
+        told.append(fault._asdict())
+    return told
+
+
+def _page_size(size: int, default: int) -> int:
+    if size < 0:
+        raise RequestInvalidError("page_size is negative", field="page_size", detail="negative")
+    return min(size or default, MAX_PAGE)
+
+
+def _fitting(sizes: Sequence[int]) -> int:
+    """Returns how many of the first items fit into a page: one at least, if there is one."""
+    total = 0
+    for count, size in enumerate(sizes):
+        total += size
+        if count and total > MAX_PAGE_BYTES:
+            return count
+    return len(sizes)
+
+
+class _Position(NamedTuple):
+    """Where a page ended: the list, and the key of the last item."""
+
+    kind: str
+    key: str
+
+
+_POSITION = msgspec.json.Decoder(_Position)
+
+
+def _page_token(kind: str, key: str | None) -> str:
+    return "" if key is None else base64.urlsafe_b64encode(msgspec.json.encode(_Position(kind, key))).decode()
+
+
+def _after(kind: str, page_token: str) -> str:
+    """Returns the key of the item that a page continues after."""
+    try:
+        position = _POSITION.decode(base64.b64decode(page_token.encode("ascii"), altchars=b"-_", validate=True))
+    except (ValueError, msgspec.MsgspecError):
+        raise PageTokenInvalidError("the page token is not one that this service issued") from None
+    if position.kind != kind or (name_fault(position.key) and kind != ""):
+        raise PageTokenInvalidError("the page token is not one that this service issued for this list")
+    return position.key

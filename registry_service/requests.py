@@ -1,0 +1,191 @@
+"""From the arguments of a call to the HTTP request that an endpoint gets. Pure but for the secrets it asks for.
+
+- `{name}` in the path takes that argument, a string, a number or a boolean, percent-encoded whole.
+- What is left: GET and DELETE send it as the query, other methods as a JSON body. Without path arguments the body is
+  the client's bytes, untouched; with them, each value is.
+- In a query an array repeats its key, `null` is sent by leaving the key out, an object is its JSON text, and numbers
+  keep their digits.
+- Headers are ours and the definition's only.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+from urllib.parse import quote, unquote, urlencode
+
+import msgspec
+from multidict import CIMultiDict
+from yarl import URL
+
+from registry_service.answers import Expected
+from registry_service.catalog import ToolEntry
+from registry_service.documents import token
+from registry_service.endpoint_rules import PATH_ARGUMENT, SECRET
+from registry_service.errors import ArgumentsInvalidError, Fact
+
+USER_AGENT = "naru"
+ACCEPT = "application/json, application/x-ndjson, text/event-stream, */*;q=0.1"
+
+_ORIGIN = re.compile(r"https?://[^/?]+")
+_SEPARATOR = re.compile(r"[/\\]")
+# How often a value may be percent-encoded and still be looked through.
+_DECODINGS = 4
+
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_string = msgspec.json.Decoder(str).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Request(NamedTuple):
+    """One request, ready but for the headers that name the call. `body` is None where none is sent."""
+
+    method: str
+    url: URL
+    headers: CIMultiDict[str]
+    body: bytes | None
+    expected: Expected
+    idempotent: bool
+
+
+class Route:
+    """The endpoint of one tool version in one lane, made ready to build requests quickly."""
+
+    def __init__(self, tool: ToolEntry, lane: str) -> None:
+        endpoint = tool.definition.endpoints[lane]
+        # Registration admits only URLs whose characters are legal as they are.
+        origin = _ORIGIN.match(endpoint.url)
+        if origin is None:
+            raise ValueError(f"{tool.name} {tool.version}: the endpoint of {lane} is not an http or https URL")
+        path, _, self._query = endpoint.url[origin.end() :].partition("?")
+        self.tool = tool
+        self._method = endpoint.method
+        self._sends_query = endpoint.method in ("GET", "DELETE")
+        self._origin = origin[0]
+        # Literal text and names of arguments in turn.
+        self._path = PATH_ARGUMENT.split(path)
+        self._static = URL(endpoint.url, encoded=True)
+        self._headers = _headers_of_ours(tool, lane, self._sends_query)
+        self._secret_headers: list[tuple[str, list[str]]] = []
+        for name, value in endpoint.headers.items():
+            parts = SECRET.split(value)
+            if len(parts) > 1:
+                self._secret_headers.append((name, parts))
+            self._headers[name] = value
+        self._expected = Expected(endpoint.result, tool.output)
+
+    def request(self, arguments: bytes, read_secret: Callable[[str], str]) -> Request:
+        """Maps arguments: JSON text of an object that has passed its schema check.
+
+        Raises ArgumentsInvalidError for values that cannot be part of a path, and what `read_secret` raises.
+        """
+        headers = self._headers.copy()
+        for name, parts in self._secret_headers:
+            filled = list(parts)
+            filled[1::2] = map(read_secret, parts[1::2])
+            headers[name] = "".join(filled)
+        url, body = self._map(arguments)
+        return Request(self._method, url, headers, body, self._expected, self.tool.definition.idempotent)
+
+    def _map(self, arguments: bytes) -> tuple[URL, bytes | None]:
+        if len(self._path) == 1 and not self._sends_query:
+            return self._static, arguments
+        members = {name: bytes(raw) for name, raw in _decode_members(arguments).items()}
+        path = self._fill_path(members)
+        if not self._sends_query:
+            body = b"{" + b",".join(_encode(name) + b":" + raw for name, raw in members.items()) + b"}"
+            return self._url(path, self._query), body
+        pairs = urlencode(
+            [(name, text) for name, raw in members.items() for text in _query_texts(raw)], quote_via=quote
+        )
+        query = self._query
+        if pairs:
+            query += ("&" if len(query) > 1 else "" if query else "?") + pairs
+        return URL(self._origin + path + query, encoded=True), None
+
+    def _fill_path(self, members: dict[str, bytes]) -> str:
+        """Takes the path's arguments out of `members`."""
+        parts, names = list(self._path), self._path[1::2]
+        faults = []
+        for index, name in enumerate(names):
+            text, fault = _path_text(members.get(name, b""))
+            parts[2 * index + 1] = quote(text, safe="")
+            if fault:
+                faults.append((name, fault))
+        path = "".join(parts)
+        if names and not faults and _has_dots(path):
+            faults.append((names[0], "makes `.` or `..` a segment of the endpoint's path"))
+        if faults:
+            told: list[Fact] = [{"pointer": token(name), "message": fault} for name, fault in faults]
+            raise ArgumentsInvalidError(tool=self.tool.name, violations=told)
+        for name in names:
+            members.pop(name, None)
+        return path
+
+
+def _headers_of_ours(tool: ToolEntry, lane: str, sends_query: bool) -> CIMultiDict[str]:
+    headers = CIMultiDict(
+        {
+            "Accept": ACCEPT,
+            "User-Agent": USER_AGENT,
+            "X-Naru-Tool": tool.name,
+            "X-Naru-Version": tool.version,
+            "X-Naru-Lane": lane,
+        }
+    )
+    if not sends_query:
+        headers["Content-Type"] = "application/json"
+    return headers
+
+
+def call_headers(call_id: str, request_id: str, traceparent: str, tracestate: str) -> Mapping[str, str]:
+    """The headers that name the call, without those that would be empty."""
+    headers = {"X-Naru-Call-Id": call_id, "Idempotency-Key": call_id}
+    if request_id:
+        headers["X-Request-Id"] = request_id
+    if traceparent:
+        headers["traceparent"] = traceparent
+        if tracestate:
+            headers["tracestate"] = tracestate
+    return headers
+
+
+def _path_text(raw: bytes) -> tuple[str, str]:
+    """Returns the text that a JSON value puts into a path, and what forbids it, empty where nothing does."""
+    if not raw:
+        return "", "is required: it is part of the endpoint's path"
+    if raw[:1] in (b"{", b"[", b"n"):
+        return "", "must be a string, a number or a boolean: it is part of the endpoint's path"
+    text = _decode_string(raw) if raw[:1] == b'"' else raw.decode()
+    if not text:
+        return "", "must not be empty: it is part of the endpoint's path"
+    if _has_dots(text):
+        return "", "must not be or hold the path segment `.` or `..`"
+    return text, ""
+
+
+def _has_dots(text: str) -> bool:
+    """Finds `.` and `..` as a segment, also where only an endpoint that decodes once more, or a proxy, would see it."""
+    for _ in range(_DECODINGS):
+        if any(segment in (".", "..") for segment in _SEPARATOR.split(unicodedata.normalize("NFKC", text))):
+            return True
+        decoded = unquote(text)
+        if decoded == text:
+            return False
+        text = decoded
+    return "%" in text
+
+
+def _query_texts(raw: bytes) -> Iterable[str]:
+    """The values that a query gives to one key."""
+    if raw.startswith(b"["):
+        return [text for item in _decode_items(raw) if (text := _query_text(bytes(item))) is not None]
+    text = _query_text(raw)
+    return () if text is None else (text,)
+
+
+def _query_text(raw: bytes) -> str | None:
+    if raw == b"null":
+        return None
+    return _decode_string(raw) if raw.startswith(b'"') else raw.decode()

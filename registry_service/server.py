@@ -1,0 +1,347 @@
+"""The process: from settings to a server, what keeps its health true, and its clean stop."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
+
+from registry_service.accounts import AccountsServicer
+from registry_service.catalog import Catalog
+from registry_service.database import (
+    UNAVAILABLE,
+    Database,
+    DatabaseInUseError,
+    DatabaseUnreachableError,
+    DatabaseVersionError,
+)
+from registry_service.endpoint import EndpointClient
+from registry_service.errors import NaruError
+from registry_service.execution import ExecutionServicer
+from registry_service.interceptors import Gate, GuardedServer, Tokens
+from registry_service.ledger import Ledger
+from registry_service.plans import Plan
+from registry_service.registry import RegistryServicer
+from registry_service.settings import Settings
+from registry_service.telemetry import start_metrics
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+PING_SECONDS = 2.0
+RETRY_SECONDS = 2.0
+# Lets the answers of calls that were cut at the end of the grace leave the process.
+FAREWELL_SECONDS = 1.0
+CLOSE_SECONDS = 5.0
+_FOREVER_MS = 2**31 - 1
+
+_NO_ANSWER: tuple[type[BaseException], ...] = (TimeoutError, *UNAVAILABLE)
+_NOT_CLOSED: tuple[type[BaseException], ...] = (NaruError, *_NO_ANSWER)
+
+_log = structlog.get_logger()
+
+
+class StartError(Exception):
+    """The process cannot serve, for a reason that fits one line."""
+
+
+class _NotMigratedError(Exception):
+    pass
+
+
+class StopSignals:
+    """SIGTERM and SIGINT: the first asks for a graceful stop, the second for one at once."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._heard)
+
+    def _heard(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
+
+
+async def serve(settings: Settings, plans: Mapping[str, Plan]) -> None:
+    """Serves until a signal, then stops in order. Raises StartError."""
+    signals = StopSignals()
+    with _metrics(settings.metrics_bind):
+        database = await _open(settings.database_url)
+        try:
+            process = Process(settings, plans, database)
+            await process.listen()
+            running = asyncio.create_task(process.run())
+            await _either(running, signals.first.wait())
+            failure = await _ended(running)
+            await process.stop(signals.second)
+        finally:
+            await _closed("database", database.close())
+    if isinstance(failure, StartError):
+        raise failure
+    if failure is not None:
+        raise StartError("the service could not go on: the log says why")
+
+
+class Process:
+    """What serves, in one place. Execution's parts exist only where it is served."""
+
+    def __init__(self, settings: Settings, plans: Mapping[str, Plan], database: Database) -> None:
+        self._settings = settings
+        self._database = database
+        self._catalog = Catalog(database, plans)
+        self._gate = Gate("starting")
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(options=_options(settings))
+        self._address = ""
+        self._ledger: Ledger | None = None
+        self._endpoints: EndpointClient | None = None
+        self._execution: ExecutionServicer | None = None
+        self._names = ["", *self._add_services(plans)]
+
+    def _add_services(self, plans: Mapping[str, Plan]) -> list[str]:
+        """Returns the full names of the services that the settings ask for."""
+        settings, wanted = self._settings, self._settings.services
+        guarded = GuardedServer(self._server, self._gate, Tokens(settings.admin_token, settings.service_token))
+        server, names = cast("grpc.aio.Server", guarded), []
+        if "registry" in wanted:
+            registry_pb2_grpc.add_RegistryServicer_to_server(RegistryServicer(self._database, self._catalog), server)
+            names.append(registry_pb2.DESCRIPTOR.services_by_name["Registry"].full_name)
+        if "accounts" in wanted:
+            accounts = AccountsServicer(
+                database=self._database, catalog=self._catalog, plans=plans, pepper=settings.pepper
+            )
+            accounts_pb2_grpc.add_AccountsServicer_to_server(accounts, server)
+            names.append(accounts_pb2.DESCRIPTOR.services_by_name["Accounts"].full_name)
+        if "execution" in wanted:
+            execution_pb2_grpc.add_ExecutionServicer_to_server(self._make_execution(), server)
+            names.append(execution_pb2.DESCRIPTOR.services_by_name["Execution"].full_name)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflected = [*names, health.SERVICE_NAME, reflection.SERVICE_NAME]
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflection.aio.ReflectionServicer(reflected), server)
+        return names
+
+    def _make_execution(self) -> ExecutionServicer:
+        settings = self._settings
+        self._ledger = Ledger(self._database)
+        self._endpoints = EndpointClient(settings.endpoint_networks, settings.secrets_dir, settings.max_result_bytes)
+        self._execution = ExecutionServicer(
+            catalog=self._catalog,
+            ledger=self._ledger,
+            database=self._database,
+            endpoints=self._endpoints,
+            pepper=settings.pepper,
+            default_timeout=settings.default_timeout,
+            max_timeout=settings.max_timeout,
+        )
+        return self._execution
+
+    async def listen(self) -> None:
+        """Takes the port. Until the database can be used, health says NOT_SERVING and RPCs say why."""
+        await self._set_health(serving=False)
+        host, port = self._settings.bind
+        shown = f"[{host}]" if ":" in host else host
+        try:
+            bound = self._add_port(f"{shown}:{port}")
+        except RuntimeError:
+            raise StartError(f"REGISTRY_BIND: cannot listen on {shown}:{port}") from None
+        await self._server.start()
+        self._address = f"{shown}:{bound}"
+        _log.info("listening", address=self._address, tls=self._settings.tls is not None)
+
+    def _add_port(self, address: str) -> int:
+        tls = self._settings.tls
+        if tls is None:
+            return self._server.add_insecure_port(address)
+        credentials = grpc.ssl_server_credentials(
+            [(tls.key, tls.certificate)], tls.client_ca, require_client_auth=tls.client_ca is not None
+        )
+        return self._server.add_secure_port(address, credentials)
+
+    async def run(self) -> None:
+        """Brings the service up, then keeps its health and its catalog true until cancelled."""
+        await self._bring_up()
+        self._gate.open()
+        await self._set_health(serving=True)
+        _log.info("registry ready", address=self._address, services=sorted(self._settings.services))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_supervised("catalog", self._catalog.watch))
+            group.create_task(_supervised("health", self._keep_health))
+
+    async def _bring_up(self) -> None:
+        """Waits, as long as it takes, for a database that answers and is migrated."""
+        if self._endpoints is not None:
+            await self._endpoints.open()
+        while True:
+            try:
+                return await self._prepare()
+            except _NotMigratedError:
+                self._gate.shut("database_not_migrated")
+                _log.warning("database is not migrated", retry_seconds=RETRY_SECONDS)
+            except UNAVAILABLE as error:
+                self._gate.shut("database_unreachable")
+                url = self._settings.database_url
+                _log.warning(
+                    "database is out of reach", host=_host(url), error=_shown(error, url), retry_seconds=RETRY_SECONDS
+                )
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _prepare(self) -> None:
+        if self._settings.auto_migrate:
+            await self._migrate()
+        elif not await self._database.is_migrated():
+            raise _NotMigratedError
+        await self._catalog.load()
+        if self._ledger is not None:
+            await self._ledger.start()
+
+    async def _migrate(self) -> None:
+        try:
+            await self._database.migrate()
+        except DatabaseVersionError as error:
+            raise StartError(f"DATABASE_URL: {error}") from None
+
+    async def _keep_health(self) -> None:
+        serving = True
+        while True:
+            await asyncio.sleep(PING_SECONDS)
+            answered = await self._pinged()
+            if answered != serving:
+                _log.warning("database is back" if answered else "database is out of reach")
+                serving = answered
+                await self._set_health(serving=serving)
+
+    async def _pinged(self) -> bool:
+        try:
+            async with asyncio.timeout(PING_SECONDS):
+                await self._database.ping()
+        except _NO_ANSWER:
+            return False
+        return True
+
+    async def _set_health(self, *, serving: bool) -> None:
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in self._names:
+            await self._health.set(name, status)
+
+    async def stop(self, at_once: asyncio.Event) -> None:
+        """Lets running calls end within the grace, or until `at_once` is set; records all outcomes; closes."""
+        _log.info("stopping", grace_seconds=self._settings.shutdown_grace)
+        self._gate.shut("shutting_down")
+        await self._health.enter_graceful_shutdown()
+        self._gate.end_streams()
+        finishing = asyncio.create_task(self._finish(self._settings.shutdown_grace))
+        await _either(finishing, at_once.wait())
+        if at_once.is_set():
+            _log.warning("stopping at once")
+            await self._finish(0)
+        await _ended(finishing)
+        if self._ledger is not None:
+            await _closed("ledger", self._ledger.close())
+        if self._endpoints is not None:
+            await _closed("endpoints", self._endpoints.close())
+        _log.info("stopped")
+
+    async def _finish(self, grace: float) -> None:
+        stopping = [self._server.stop(grace + FAREWELL_SECONDS)]
+        if self._execution is not None:
+            stopping.append(self._execution.drain(grace))
+        await asyncio.gather(*stopping)
+
+
+def _options(settings: Settings) -> list[tuple[str, Any]]:
+    return [
+        # Two processes on one port would share its connections at random.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        # Clients look up new replicas only when a connection ends. Its calls end when they end.
+        ("grpc.max_connection_age_ms", int(settings.max_connection_age * 1000)),
+        ("grpc.max_connection_age_grace_ms", _FOREVER_MS),
+        # Clients may ping idle connections, as gateways do to notice a dead link.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+    ]
+
+
+@contextmanager
+def _metrics(bind: tuple[str, int] | None) -> Iterator[None]:
+    if bind is None:
+        yield
+        return
+    try:
+        server = start_metrics(bind)
+    except OSError as error:
+        raise StartError(f"REGISTRY_METRICS_BIND: cannot listen on {bind[0]}:{bind[1]}: {error.strerror}") from None
+    _log.info("metrics", address=server.address)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+async def _open(url: str) -> Database:
+    try:
+        return await Database.open(url)
+    except (DatabaseInUseError, DatabaseUnreachableError) as error:
+        raise StartError(f"DATABASE_URL: {error}") from None
+
+
+async def _either(task: "asyncio.Task[None]", event: Awaitable[Any]) -> None:
+    """Waits for the first of the two, and leaves the task alone."""
+    waiting = asyncio.ensure_future(event)
+    await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+
+
+async def _ended(task: "asyncio.Task[None]") -> BaseException | None:
+    """Cancels the task if it runs, waits for its end, and returns its error if it failed."""
+    task.cancel()
+    await asyncio.wait({task})
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, StartError):
+        _log.error("failed", exc_info=error)
+    return error
+
+
+async def _supervised(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Runs the work until it returns; begins it anew when it fails."""
+    while True:
+        try:
+            return await work()
+        except Exception:  # noqa: BLE001 -- the supervisor of background tasks: logged, and tried again
+            _log.error("background task failed", task=name, exc_info=True)
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _closed(name: str, closing: Awaitable[None]) -> None:
+    """Waits for something to close, but not for ever: what follows must be closed as well."""
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await closing
+    except _NOT_CLOSED as error:
+        _log.error("could not be closed", part=name, error=type(error).__name__)
+
+
+def _host(url: str) -> str:
+    """Where the database is, without who goes there."""
+    parts = urlsplit(url)
+    named = parts.netloc.rpartition("@")[2] or parse_qs(parts.query).get("host", [""])[0]
+    return named or parts.path
+
+
+def _shown(error: BaseException, url: str) -> str:
+    """The error for the log, without the password even where a driver repeats it."""
+    text = f"{type(error).__name__}: {error}"
+    parts = urlsplit(url)
+    passwords = [parts.password or "", unquote(parts.password or ""), *parse_qs(parts.query).get("password", [])]
+    for password in filter(None, passwords):
+        text = text.replace(password, "***")
+    return text[:300]

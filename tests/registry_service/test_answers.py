@@ -1,0 +1,416 @@
+"""From a body to what an MCP client is told."""
+
+import base64
+import gzip
+import json
+import zlib
+
+import brotli
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from registry_service import answers
+from registry_service.answers import Expected, from_body, from_http_error, from_json, from_nothing, from_stream_error
+from registry_service.bodies import Body
+from registry_service.errors import ResultTooLargeError, ToolResponseInvalidError
+from registry_service.media import Kind, parse_media
+from registry_service.schemas import SchemaCheck
+from registry_service.streams import StreamedAnswer
+
+ANY = Expected("json", None)
+OBJECT = Expected("json", SchemaCheck(b'{"type":"object","required":["n"],"properties":{"n":{"type":"integer"}}}'))
+MCP = Expected("mcp", None)
+JSON = parse_media("application/json")
+URI = "naru://calls/1/result"
+
+
+def blocks(answer):
+    return json.loads(answer.content)
+
+
+def text(answer):
+    (block,) = blocks(answer)
+    assert block.keys() == {"type", "text"}
+    return block["text"]
+
+
+def refused(body, media=JSON, expected=ANY):
+    with pytest.raises(ToolResponseInvalidError) as caught:
+        from_body(body, media, expected, URI)
+    return caught.value.facts["detail"]
+
+
+class TestJson:
+    def test_an_object_becomes_structured_content_and_text_digit_for_digit(self):
+        body = b' {"id": 9007199254740993, "f": 1.0, "e": 1e2, "a":{"z":1,"b":2}}\n'
+        answer = from_body(body, JSON, ANY, URI)
+        assert answer.structured == body.strip()
+        assert text(answer) == body.decode().strip()
+        assert not answer.is_error
+
+    @pytest.mark.parametrize("body", ["[1, 2.0]", '"hello"', "12345678901234567890123", "true", "null"])
+    def test_other_json_is_text_and_structured_only_where_a_schema_is(self, body):
+        assert from_json(body, ANY) == (answers.text_content(body), b"", False, b"", 0, {})
+        assert from_json(body, Expected("json", SchemaCheck(b"{}"))).structured == body.encode()
+
+    def test_letters_are_readable_however_the_endpoint_wrote_them(self):
+        escaped = r'{"msg":"\uc548\ub155 \ud83d\ude00","path":"C:\\uc548","line":"a\nb\u0001"}'
+        answer = from_json(escaped, ANY)
+        assert text(answer) == '{"msg":"안녕 😀","path":"C:\\\\uc548","line":"a\\nb\\u0001"}'
+        assert answer.structured == escaped.encode()
+
+    @pytest.mark.parametrize("body", [b"{oops", b"{} {}", b"NaN", b'{"a":"\\ud800"}', b'{"a":"\n"}', b"{'a':1}"])
+    def test_what_is_not_json_is_refused(self, body):
+        assert refused(body) == "not JSON"
+
+    def test_what_is_nested_too_deep_is_refused(self):
+        assert refused(b"[" * 100_000 + b"]" * 100_000) == "nested too deep"
+        assert refused(b"[" * 100_000 + b"]" * 100_000, expected=OBJECT) == "nested too deep"
+
+    def test_the_schema_is_enforced_and_only_the_place_is_told(self):
+        assert refused(b'{"n":"secret"}', expected=OBJECT) == "structured content violates outputSchema at /n"
+        assert refused(b'{"m":1}', expected=OBJECT) == "structured content violates outputSchema at /"
+        assert from_body(b'{"n":1}', JSON, OBJECT, URI).structured == b'{"n":1}'
+
+    def test_an_empty_body_is_an_error_but_204_is_not(self):
+        assert refused(b"") == "empty body"
+        assert from_nothing(ANY).content == b"[]"
+        for expected in (OBJECT, MCP):
+            with pytest.raises(ToolResponseInvalidError):
+                from_nothing(expected)
+
+
+class TestMedia:
+    @pytest.mark.parametrize(
+        ("content_type", "kind"),
+        [
+            ("application/json", Kind.JSON),
+            ("Application/JSON; charset=UTF-8", Kind.JSON),
+            ("application/vnd.api+json", Kind.JSON),
+            ("application/x-ndjson", Kind.NDJSON),
+            ("text/event-stream;charset=utf-8", Kind.SSE),
+            ("text/html", Kind.TEXT),
+            ("application/xml", Kind.TEXT),
+            ("image/svg+xml", Kind.IMAGE),
+            ("image/png", Kind.IMAGE),
+            ("audio/wav", Kind.AUDIO),
+            ("application/jsonx", Kind.BINARY),
+            ("application/zip", Kind.BINARY),
+            ("nonsense", Kind.BINARY),
+            ("", Kind.UNKNOWN),
+            (None, Kind.UNKNOWN),
+        ],
+    )
+    def test_the_type_says_how_a_body_is_read(self, content_type, kind):
+        assert parse_media(content_type).kind is kind
+
+    @pytest.mark.parametrize("charset", ["euc-kr", "EUC-KR", "ks_c_5601-1987", "cp949"])
+    def test_korean_charsets_are_decoded_as_browsers_do(self, charset):
+        media = parse_media(f'application/json; charset="{charset}"')
+        answer = from_body('{"msg":"똠방각하"}'.encode("cp949"), media, ANY, URI)
+        assert json.loads(answer.structured) == {"msg": "똠방각하"}
+        assert text(answer) == '{"msg":"똠방각하"}'
+
+    def test_a_byte_order_mark_is_left_out(self):
+        assert from_body(b"\xef\xbb\xbf{}", JSON, ANY, URI).structured == b"{}"
+        media = parse_media("text/plain; charset=utf-16")
+        assert text(from_body("가".encode("utf-16"), media, ANY, URI)) == "가"
+
+    @pytest.mark.parametrize("charset", ["rot13", "hex", "unicode_escape", "idna", "made-up"])
+    def test_what_is_no_charset_of_the_web_is_refused(self, charset):
+        assert refused(b"{}", parse_media(f"application/json; charset={charset}")) == "unknown charset"
+
+    def test_nothing_is_decoded_wrongly(self):
+        assert refused("안녕".encode("euc-kr"), parse_media("text/plain")) == "not utf-8 text"
+        assert refused(gzip.compress(b"{}")) == "gzip without Content-Encoding"
+
+    def test_text_is_text(self):
+        html = parse_media("text/html; charset=utf-8")
+        assert text(from_body(b"<p>\xea\xb0\x80</p>", html, ANY, URI)) == "<p>가</p>"
+        assert "outputSchema" in refused(b"<p>", html, OBJECT)
+        assert refused(b"<p>", html, MCP) == "not JSON"
+
+    def test_images_audio_and_other_bytes_are_blocks(self):
+        data = bytes(range(256))
+        encoded = base64.b64encode(data).decode()
+        image = from_body(data, parse_media("image/png"), ANY, URI)
+        assert blocks(image) == [{"type": "image", "data": encoded, "mimeType": "image/png"}]
+        audio = from_body(data, parse_media("audio/wav; codec=1"), ANY, URI)
+        assert blocks(audio) == [{"type": "audio", "data": encoded, "mimeType": "audio/wav"}]
+        other = from_body(data, parse_media("application/pdf"), ANY, URI)
+        resource = {"uri": URI, "mimeType": "application/pdf", "blob": encoded}
+        assert blocks(other) == [{"type": "resource", "resource": resource}]
+
+    def test_without_a_type_the_body_tells(self):
+        unknown = parse_media(None)
+        assert from_body(b'{"a":1}', unknown, ANY, URI).structured == b'{"a":1}'
+        assert text(from_body(b"plain", unknown, ANY, URI)) == "plain"
+        assert blocks(from_body(b"\xff\x00", unknown, ANY, URI))[0]["type"] == "resource"
+        assert refused(b"plain", unknown, OBJECT) == "not JSON"
+        assert refused(b"plain", unknown, MCP) == "not JSON"
+
+
+GOOD_BLOCKS = [
+    {"type": "text", "text": "a", "annotations": {"audience": ["user"], "priority": 0.5}, "_meta": {"x": 1}},
+    {"type": "image", "data": "aGk=", "mimeType": "image/png", "unknown": [1]},
+    {"type": "audio", "data": "", "mimeType": "audio/wav"},
+    {"type": "resource_link", "uri": "file:///a", "name": "a", "size": 3, "icons": [{"src": "data:,"}]},
+    {"type": "resource", "resource": {"uri": "x:1", "text": "t"}},
+    {"type": "resource", "resource": {"uri": "x:1", "blob": "aGk=", "mimeType": "a/b"}},
+]
+BAD_BLOCKS = [
+    "text",
+    {},
+    {"type": "video", "data": "aGk="},
+    {"type": "text"},
+    {"type": "text", "text": 1},
+    {"type": "text", "text": "a", "annotations": {"audience": ["robot"]}},
+    {"type": "text", "text": "a", "annotations": {"priority": 2}},
+    {"type": "text", "text": "a", "_meta": []},
+    {"type": "image", "data": "not base64!", "mimeType": "image/png"},
+    {"type": "image", "data": "aGk="},
+    {"type": "resource_link", "uri": "no-scheme", "name": "a"},
+    {"type": "resource_link", "uri": "x:1"},
+    {"type": "resource", "resource": {"uri": "x:1"}},
+    {"type": "resource", "resource": {"uri": "x:1", "text": "t", "blob": "aGk="}},
+    {"type": "resource"},
+]
+
+
+class TestToolResult:
+    def test_it_passes_through(self):
+        content = json.dumps(GOOD_BLOCKS).encode()
+        structured = b'{"n": 9007199254740993, "f": 1.0}'
+        body = b'{"content": %b, "structuredContent": %b, "_meta": {"a/b": 1.0}, "isError": false}' % (
+            content,
+            structured,
+        )
+        answer = from_body(body, JSON, MCP, URI)
+        assert answer == (content, structured, False, b'{"a/b":1.0}', 0, {})
+
+    @pytest.mark.parametrize("block", BAD_BLOCKS, ids=json.dumps)
+    def test_a_bad_block_is_refused(self, block):
+        detail = refused(json.dumps({"content": [GOOD_BLOCKS[0], block]}).encode(), expected=MCP)
+        assert "$[1]" in detail
+        assert "robot" not in detail
+        assert "video" not in detail
+
+    @pytest.mark.parametrize("body", [b"[]", b"{}", b'{"content":{}}', b'{"content":[],"isError":1}', b'{"rows":[]}'])
+    def test_what_is_no_tool_result_is_refused(self, body):
+        refused(body, expected=MCP)
+
+    def test_members_that_are_null_are_absent(self):
+        body = (
+            b'{"content":[{"type":"text","text":"null","annotations":null,"_meta":null},'
+            b'{"type":"resource","resource":{"uri":"x:1","text":"t","mimeType":null}}],'
+            b'"structuredContent":null,"isError":null,"_meta":null}'
+        )
+        answer = from_body(body, JSON, MCP, URI)
+        assert blocks(answer) == [
+            {"type": "text", "text": "null"},
+            {"type": "resource", "resource": {"uri": "x:1", "text": "t"}},
+        ]
+        assert (answer.structured, answer.is_error, answer.meta) == (b"", False, b"")
+
+    def test_the_schema_is_enforced_on_success_only(self):
+        promised = Expected("mcp", OBJECT.output)
+        assert "outputSchema" in refused(b'{"content":[]}', expected=promised)
+        assert "outputSchema" in refused(b'{"content":[],"structuredContent":{"n":"x"}}', expected=promised)
+        for error in (b'{"content":[],"isError":true}', b'{"content":[],"structuredContent":{},"isError":true}'):
+            assert from_body(error, JSON, promised, URI).is_error
+        null = Expected("mcp", SchemaCheck(b'{"type":"null"}'))
+        assert from_body(b'{"content":[],"structuredContent":null}', JSON, null, URI).structured == b"null"
+
+    def test_structured_content_alone_gets_its_text(self):
+        assert text(from_body(b'{"structuredContent":{"a":1.0}}', JSON, MCP, URI)) == '{"a":1.0}'
+
+
+class TestHttpErrors:
+    def test_the_body_is_the_content(self):
+        assert json.loads(from_http_error(b'{"why":"\\uac00"}', JSON)) == [{"type": "text", "text": '{"why":"가"}'}]
+
+    def test_a_long_body_is_cut_at_the_border_of_a_character(self):
+        body = "가".encode() * 50_000
+        (block,) = json.loads(from_http_error(body, parse_media("text/plain")))
+        assert block["text"] == "가" * (answers.ERROR_BODY_BYTES // 3)
+
+    def test_broken_text_is_shown_as_far_as_it_goes(self):
+        (block,) = json.loads(from_http_error(b'{"a\\u":\xff"\\ud800"', JSON))
+        assert block["text"] == '{"a\\u":�"\\ud800"'
+
+    @pytest.mark.parametrize("content_type", ["image/png", "application/zip"])
+    def test_bytes_are_not_shown(self, content_type):
+        assert from_http_error(b"abc", parse_media(content_type)) == b"[]"
+
+    def test_nothing_is_no_content(self):
+        assert from_http_error(b" \n", parse_media(None)) == b"[]"
+
+
+def feed_all(content_type, chunks, expected=ANY, limit=10_000):
+    progress = []
+    stream = StreamedAnswer(parse_media(content_type), expected, limit, lambda *event: progress.append(event))
+    for chunk in chunks:
+        if answer := stream.feed(chunk):
+            return answer, progress
+    return stream.finish(), progress
+
+
+SSE = "text/event-stream"
+NDJSON = "application/x-ndjson"
+EVENTS = (
+    '\ufeff: comment\nid: 1\ndata:\n\nevent: x\ndata: {"progress":1,"message":"안녕"}\r\n\r\n'
+    'data:{"other":1}\r\rdata: {"progress":\rdata: 2.5, "total": null}\n\r\n\ndata: {"result":\r\ndata: {"a":"b\u2028c\u0085"}}\n\n'
+).encode()
+LINES = (
+    '{"progress":1,"message":"안녕"}\r\n\n{"other":1}\n \n{"progress":2.5}\n{"result":{"a":"b\u2028c\u0085"}}'
+).encode()
+
+
+class TestStreams:
+    @given(st.sampled_from([(SSE, EVENTS), (NDJSON, LINES)]), st.lists(st.integers(0, 300), max_size=40))
+    @settings(max_examples=150)
+    def test_chunks_may_be_cut_anywhere(self, stream, cuts):
+        content_type, data = stream
+        borders = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+        chunks = [data[start:end] for start, end in zip(borders, borders[1:], strict=False)]
+        answer, progress = feed_all(content_type, chunks)
+        assert json.loads(answer.structured) == {"a": "b\u2028c\u0085"}
+        assert progress == [(1, None, "안녕"), (2.5, None, "")]
+
+    def test_a_byte_at_a_time(self):
+        for content_type, data in ((SSE, EVENTS), (NDJSON, LINES)):
+            answer, progress = feed_all(content_type, [data[i : i + 1] for i in range(len(data))])
+            assert "b\u2028c\u0085" in text(answer)
+            assert len(progress) == 2
+
+    @pytest.mark.parametrize("data", [b"", b'{"progress":1}\n', b"\n\n", b'{"progress":1}\n{"resu'])
+    def test_the_end_without_a_result_is_an_error(self, data):
+        for content_type, chunk in ((NDJSON, data), (SSE, b"data: " + data)):
+            with pytest.raises(ToolResponseInvalidError):
+                feed_all(content_type, [chunk])
+
+    @pytest.mark.parametrize("frame", [b"[1]", b"oops", b'{"progress":"1"}', b'{"progress":true}', b'{"progress":1e999}'])
+    def test_what_is_no_frame_is_refused(self, frame):
+        with pytest.raises(ToolResponseInvalidError):
+            feed_all(NDJSON, [frame + b'\n{"result":1}\n'])
+
+    def test_broken_utf_8_is_refused(self):
+        with pytest.raises(ToolResponseInvalidError, match="RESPONSE_INVALID"):
+            feed_all(NDJSON, [b'{"result":{"a":"\xff"}}\n'])
+
+    def test_results_keep_their_digits(self):
+        answer, _ = feed_all(NDJSON, [b'{"result": {"n": 9007199254740993, "f": 1.0}}\n'])
+        assert answer.structured == b'{"n": 9007199254740993, "f": 1.0}'
+
+    def test_a_result_is_read_as_the_definition_says(self):
+        answer, _ = feed_all(NDJSON, [b'{"result":{"content":[],"isError":true}}\n'], MCP)
+        assert answer.is_error
+        with pytest.raises(ToolResponseInvalidError):
+            feed_all(NDJSON, [b'{"result":{"n":"x"}}\n'], OBJECT)
+        assert feed_all(NDJSON, [b'{"error":null,"result":null}\n'])[0].content == answers.text_content("null")
+
+    def test_an_error_is_an_error_of_the_tool(self):
+        assert text(from_stream_error('{"message":"no such row","code":7}')) == "no such row"
+        assert text(from_stream_error('"gone"')) == "gone"
+        assert text(from_stream_error('{"code":"\\uac00"}')) == '{"code":"가"}'
+        answer, _ = feed_all(NDJSON, [b'{"result":null,"error":{"message":"m"}}\n'], OBJECT)
+        assert answer.is_error
+
+    def test_a_frame_and_the_whole_are_bounded(self):
+        with pytest.raises(ResultTooLargeError) as caught:
+            feed_all(NDJSON, [b"x" * 100] * 101)
+        assert caught.value.facts == {"limit_bytes": 10_000}
+        with pytest.raises(ResultTooLargeError):
+            feed_all(SSE, [b"data: x\n"] * 10_000)
+        with pytest.raises(ResultTooLargeError):
+            feed_all(SSE, [b'data: {"progress":1}\n\n'] * 10_000, limit=1000)
+        with pytest.raises(ResultTooLargeError):
+            feed_all(SSE, [b":\n\n"] * 10_000, limit=1000)
+
+    def test_other_charsets_of_ndjson_are_decoded(self):
+        chunk = '{"result":{"msg":"안녕"}}\n'.encode("euc-kr")
+        answer, _ = feed_all("application/x-ndjson; charset=euc-kr", [chunk])
+        assert json.loads(answer.structured) == {"msg": "안녕"}
+
+
+class Raw:
+    """What the HTTP client is to `Body`: hands out chunks, and then nothing."""
+
+    def __init__(self, data, size):
+        self.chunks = [data[start : start + size] for start in range(0, len(data), size)]
+
+    async def read(self):
+        return self.chunks.pop(0) if self.chunks else b""
+
+
+PLAIN = b'{"text":"' + b"abcdefghij" * 100_000 + b'"}'
+BARE = zlib.compressobj(wbits=-15)
+COMPRESSED = [
+    ("", PLAIN),
+    ("identity", PLAIN),
+    ("gzip", gzip.compress(PLAIN)),
+    ("GZIP ", gzip.compress(PLAIN[:500]) + gzip.compress(PLAIN[500:])),
+    ("deflate", zlib.compress(PLAIN)),
+    ("deflate", BARE.compress(PLAIN) + BARE.flush()),
+    ("br", brotli.compress(PLAIN)),
+]
+
+
+class TestBodies:
+    @pytest.mark.parametrize(("encoding", "data"), COMPRESSED)
+    @pytest.mark.parametrize("size", [1, 7, 100_000])
+    async def test_whole_bodies(self, encoding, data, size):
+        if size == 1:
+            data = data if encoding.strip() and encoding != "identity" else data[:5000]
+        body = await Body(Raw(data, size).read, encoding).read_all(len(PLAIN))
+        assert body == PLAIN[: len(body)]
+        assert len(body) == len(PLAIN) or not encoding.strip() or encoding == "identity"
+
+    @pytest.mark.parametrize(("encoding", "data"), COMPRESSED[2:])
+    async def test_a_cut_body_is_an_error(self, encoding, data):
+        with pytest.raises(ToolResponseInvalidError) as caught:
+            await Body(Raw(data[:-1], 100).read, encoding).read_all(len(PLAIN))
+        assert caught.value.facts["detail"] == f"cut {encoding.strip().lower()}"
+
+    @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br"])
+    async def test_a_label_that_lies_is_an_error(self, encoding):
+        with pytest.raises(ToolResponseInvalidError):
+            await Body(Raw(b'{"a":"not compressed at all"}', 100).read, encoding).read_all(1000)
+
+    @pytest.mark.parametrize("encoding", ["zstd", "gzip, br", "compress"])
+    def test_an_encoding_that_was_not_asked_for_is_an_error(self, encoding):
+        with pytest.raises(ToolResponseInvalidError):
+            Body(Raw(b"", 1).read, encoding)
+
+    @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br"])
+    async def test_the_limit_is_on_what_comes_out(self, encoding):
+        bomb = b"\0" * 40_000_000
+        compress = {"gzip": lambda data: gzip.compress(data, 1), "deflate": zlib.compress, "br": brotli.compress}
+        body = Body(Raw(compress[encoding](bomb), 65536).read, encoding)
+        with pytest.raises(ResultTooLargeError) as caught:
+            await body.read_all(1_000_000)
+        assert caught.value.facts == {"limit_bytes": 1_000_000}
+
+    async def test_the_limit_itself_is_admitted(self):
+        assert await Body(Raw(b"12345", 2).read, "").read_all(5) == b"12345"
+        with pytest.raises(ResultTooLargeError):
+            await Body(Raw(b"123456", 2).read, "").read_all(5)
+
+    async def test_the_start_of_a_body(self):
+        assert await Body(Raw(b"123456", 4).read, "").read_start(5) == b"12345"
+        assert await Body(Raw(gzip.compress(PLAIN)[:-1], 100).read, "gzip").read_start(1 << 30) == PLAIN
+
+    async def test_no_body_is_empty_under_every_label(self):
+        for encoding in ("", "gzip", "deflate", "br"):
+            assert await Body(Raw(b"", 1).read, encoding).read_all(5) == b""
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_readable_never_changes_what_the_json_says(value):
+    for ensure_ascii in (True, False):
+        source = json.dumps({"v": value, "w": [value]}, ensure_ascii=ensure_ascii)
+        shown = answers.readable(source)
+        assert msgspec.json.decode(shown) == {"v": value, "w": [value]}
+        assert not any(f"\\u{ord(c):04x}" in shown for c in value if ord(c) > 0x7F and "\\u" not in value)

@@ -1,0 +1,46 @@
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, select
+
+from registry_service.database import Database
+from registry_service.models import Base, CatalogRevision
+
+
+def differences(connection: Connection, metadata: MetaData) -> list[object]:
+    context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+    return list(compare_metadata(context, metadata))
+
+
+async def test_the_migrations_make_the_tables_of_the_models(database: Database):
+    async with database.engine.connect() as connection:
+        assert await connection.run_sync(differences, Base.metadata) == []
+
+
+async def test_the_comparison_sees_a_difference(database: Database):
+    other = MetaData(naming_convention=Base.metadata.naming_convention)
+    for table in Base.metadata.tables.values():
+        table.to_metadata(other)
+    other.tables["usage"].append_column(Column("added", Integer))
+    Table("another", other, Column("id", Integer, primary_key=True))
+    async with database.engine.connect() as connection:
+        found = await connection.run_sync(differences, other)
+    assert {str(difference[0]) for difference in found} == {"add_table", "add_column"}  # type: ignore[index]
+
+
+async def test_names_of_constraints_are_those_of_the_models(database: Database):
+    """A later migration changes and drops by name."""
+
+    def names(connection: Connection) -> set[str]:
+        found = MetaData()
+        found.reflect(connection)
+        del_version = [table for table in found.tables.values() if table.name != "alembic_version"]
+        return {str(c.name) for table in del_version for c in (*table.constraints, *table.indexes)}
+
+    async with database.engine.connect() as connection:
+        reflected = await connection.run_sync(names)
+    assert {"tool_versions_tool_fkey", "secrets_client_id_idx", "calls_pkey", "calls_running"} <= reflected
+
+
+async def test_the_catalog_begins_at_revision_1(database: Database):
+    async with database.sessions() as session:
+        assert [(row.id, row.revision) for row in await session.scalars(select(CatalogRevision))] == [(1, 1)]
