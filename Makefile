@@ -1,0 +1,112 @@
+# `make` alone tells the targets. Each does all its own set-up, in .venv; a second run finds it done.
+#
+# Needs Python 3.11 or newer, make and git; no compiler: only wheels are installed, by hash.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
+UV_COMPILE := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-annotate --no-header pyproject.toml --extra build
+PROTOS := $(wildcard proto/naru/v1/*.proto)
+PROTOC := PATH="$(VENV)/bin:$$PATH" $(PY) -m grpc_tools.protoc -I proto
+
+# Arguments for pytest, such as `make test T="tests/gateway -x"`.
+T :=
+
+.PHONY: help
+help: ## Tell the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: $(VENV)/.demo ## Run registry, gateway and demo tools here; state in .naru/
+	@$(PY) -m examples.run
+
+.PHONY: test
+test: $(VENV)/.dev ## Run every test
+	@$(PY) -m pytest $(T)
+
+.PHONY: check
+check: lint types imports proto-check test ## Everything that must hold before a commit
+
+.PHONY: lint
+lint: $(VENV)/.dev ## Check style and slips
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+
+.PHONY: types
+types: $(VENV)/.dev ## Check types
+	@$(PY) -m mypy
+
+.PHONY: imports
+imports: $(VENV)/.dev ## Check who may import whom
+	@$(VENV)/bin/lint-imports
+
+.PHONY: proto
+proto: $(VENV)/.dev ## Generate code from proto/
+	@$(PROTOC) --python_out=proto --grpc_python_out=proto --mypy_out=quiet:proto --mypy_grpc_out=quiet:proto $(PROTOS)
+
+.PHONY: proto-check
+proto-check: $(VENV)/.dev ## Check that the generated code is that of proto/
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
+	$(PROTOC) --python_out="$$fresh" --grpc_python_out="$$fresh" --mypy_out=quiet:"$$fresh" \
+		--mypy_grpc_out=quiet:"$$fresh" $(PROTOS) && \
+	diff -r -x '*.proto' -x __init__.py -x __pycache__ "$$fresh/naru/v1" proto/naru/v1 || \
+	{ echo "proto-check: the generated code is not fresh: make proto" >&2; exit 1; }
+
+.PHONY: bench
+bench: $(VENV)/.dev ## Measure Naru beside a bare floor
+	@$(PY) -m bench
+
+.PHONY: conformance
+conformance: $(VENV)/.dev ## Run the official MCP conformance suite
+	@$(PY) -m tests.e2e.conformance
+
+.PHONY: up
+up: ## Start everything in containers, on 127.0.0.1:8080
+	docker compose up --detach --build --wait
+
+.PHONY: down
+down: ## Stop the containers
+	docker compose down
+
+.PHONY: lock
+lock: $(VENV)/.dev ## Lock the dependencies of pyproject.toml anew
+	$(UV_COMPILE) -o requirements.txt
+	$(UV_COMPILE) --extra demo -c requirements.txt -o requirements-demo.txt
+	$(UV_COMPILE) --extra demo --extra dev -c requirements.txt -o requirements-dev.txt
+
+# The demo's packages are among the developer's: either stamp can be made after the other, in the same .venv.
+$(VENV)/.demo: requirements-demo.txt pyproject.toml $(VENV)/.made
+	@echo "installing what the demo needs into $(VENV) (once) ..."
+	@$(PIP_INSTALL) --require-hashes --only-binary :all: -r requirements-demo.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.txt pyproject.toml $(VENV)/.made
+	@echo "installing what development needs into $(VENV) (once) ..."
+	@$(PIP_INSTALL) --require-hashes --only-binary :all: -r requirements-dev.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The first Python that is new enough; PYTHON=/path/to/python names another.
+$(VENV)/.made:
+	@found=; \
+	for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
+		if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+		echo "Naru needs Python 3.11 or newer, and $$(python3 --version 2>&1 || true) is what there is." >&2; \
+		echo "Install one, or name it: make PYTHON=/path/to/python3.11 ..." >&2; \
+		exit 1; \
+	fi; \
+	"$$found" -m venv $(VENV) || { \
+		echo "$$found cannot make virtual environments: install its venv module (Debian: apt install python3-venv)." >&2; \
+		exit 1; \
+	}; \
+	$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(VENV) is of an older Python: remove it and try again." >&2; exit 1; \
+	}; \
+	touch $@

@@ -1,0 +1,79 @@
+"""One run of the generator against one address, with the CPU time that each process spent on it."""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import msgspec
+import psutil
+
+from bench.load import Plan, Report
+from tests.e2e.processes import ROOT, Process
+
+MIB = 1 << 20
+
+
+class LoadError(Exception):
+    """Some responses were not what they must be; the text holds the first of them."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What one run showed. `cpu` is µs a call by process, the generator among them; latencies are µs."""
+
+    calls_per_second: float
+    p50: float
+    p99: float
+    cpu: dict[str, float]
+
+
+def measure(
+    request: str, marker: str, address: str, load: Mapping[str, float], processes: Mapping[str, Process]
+) -> Sample:
+    """Runs the generator with `load` (members of `Plan`: concurrency, seconds or calls). Raises LoadError."""
+    before = {name: _cpu_seconds(process) for name, process in processes.items()}
+    report = _generate(request, marker, address, load)
+    spent = {name: _cpu_seconds(process) - before[name] for name, process in processes.items()}
+    spent["generator"] = report.cpu
+    return Sample(
+        calls_per_second=report.calls / report.wall,
+        p50=report.p50,
+        p99=report.p99,
+        cpu={name: seconds / report.calls * 1e6 for name, seconds in spent.items()},
+    )
+
+
+def middle(samples: Sequence[Sample]) -> Sample:
+    """The median of each number."""
+    return Sample(
+        calls_per_second=median(sample.calls_per_second for sample in samples),
+        p50=median(sample.p50 for sample in samples),
+        p99=median(sample.p99 for sample in samples),
+        cpu={name: median(sample.cpu[name] for sample in samples) for name in samples[0].cpu},
+    )
+
+
+def rss_mib(process: Process) -> float:
+    """The resident memory of a process, in MiB."""
+    return float(psutil.Process(process.pid).memory_info().rss) / MIB
+
+
+def _generate(request: str, marker: str, address: str, load: Mapping[str, float]) -> Report:
+    host, _, port = address.rpartition(":")
+    plan = msgspec.convert({"host": host, "port": int(port), "request": request, "marker": marker, **load}, Plan)
+    ended = subprocess.run(
+        [sys.executable, "-m", "bench.load"],
+        input=msgspec.json.encode(plan),
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        check=True,
+    )
+    report = msgspec.json.decode(ended.stdout, type=Report)
+    if report.failures or not report.calls:
+        raise LoadError(f"{report.failures} of {report.calls} responses were wrong, first:\n{report.first_failure}")
+    return report
+
+
+def _cpu_seconds(process: Process) -> float:
+    times = psutil.Process(process.pid).cpu_times()
+    return float(times.user + times.system)

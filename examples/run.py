@@ -1,0 +1,326 @@
+"""`make run`: the registry, the gateway and the demo tools on this machine, ready to be called.
+
+    python -m examples.run
+
+GATEWAY_BIND, REGISTRY_BIND and DEMO_BIND (host:port, port 0 for a free one) move them, and the rest follows. All state
+lies in .naru/ of the current directory: the database, the secrets, the logs, and in demo.credentials the `id:secret` of
+an account. Other settings of the services are passed on from the environment.
+
+Ends with 130 after Ctrl-C (a second one hastens), 143 after SIGTERM, 1 if something could not start or ended by itself.
+"""
+
+import asyncio
+import fcntl
+import os
+import re
+import secrets
+import shlex
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+import aiohttp
+import msgspec
+from naru.v1 import accounts_pb2, registry_pb2
+
+from examples.addresses import Address, AddressError, Addresses
+from examples.processes import Child, StopSignals, stop
+from registry_service import manifest_file
+from registry_service.cli_access import (
+    ADMIN_TOKEN_FILE,
+    CREDENTIAL_FILE,
+    RUN_FILE,
+    STATE_DIRECTORY,
+    Access,
+    CliError,
+    Exit,
+)
+from registry_service.cli_call import Gateway, basic, envelope
+from registry_service.cli_command import accounts, registry
+
+MANIFEST = Path(__file__).with_name("tools.yaml")
+START_SECONDS = 60.0
+POLL_SECONDS = 0.05
+FIRST_ARGUMENTS = '{"text":"안녕하세요"}'
+FIRST_CALL = f'{{"name":"text_stats","arguments":{FIRST_ARGUMENTS}}}'
+SLOW_CALL = '{"name":"slow_report","arguments":{"seconds":3,"steps":6}}'
+# What would lead a service away from this run's own parts.
+LEFT_OUT = re.compile(
+    r"DATABASE_URL(_FILE)?|REGISTRY_(PEPPER|ADMIN_TOKEN|SERVICE_TOKEN)(_FILE)?|REGISTRY_(SERVICES|TLS_.*)"
+    r"|GATEWAY_(EXECUTION|REGISTRY.*)"
+)
+
+
+class StartError(Exception):
+    """Something that keeps the demo from running, in words for the person at the terminal."""
+
+
+class State:
+    """The files in `.naru/`. The directory and all secrets in it are for this user alone."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.logs = directory / "logs"
+        self.run = directory / RUN_FILE
+        self.credential = directory / CREDENTIAL_FILE
+        self.pepper, self.service_token = directory / "pepper", directory / "service.token"
+        self.admin_token = directory / ADMIN_TOKEN_FILE
+
+    def make(self) -> None:
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        self.logs.mkdir(exist_ok=True)
+        for path in (self.pepper, self.service_token, self.admin_token):
+            if not path.exists():
+                write_private(path, secrets.token_urlsafe(48) + "\n")
+
+    def lock(self) -> TextIO:
+        """Keeps a second run out for as long as the file is open; raises StartError."""
+        file = (self.directory / "run.lock").open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StartError(f"another `make run` is using {self.directory}/: stop that one first") from error
+        return file
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replaces a file, in one step, by one that nobody else may read."""
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    new.replace(path)
+
+
+def make_children(state: State, addresses: Addresses, environ: Mapping[str, str]) -> list[Child]:
+    """The processes in the order in which they stop: the edge first, so that running calls keep what they need."""
+    base = {name: value for name, value in environ.items() if not LEFT_OUT.fullmatch(name)}
+    base["PYTHONUNBUFFERED"] = "1"
+    gateway = base | {
+        "GATEWAY_BIND": str(addresses.gateway),
+        "GATEWAY_METRICS_BIND": addresses.gateway_metrics,
+        "GATEWAY_REGISTRY": f"dns:///{addresses.registry.reachable()}",
+        "GATEWAY_REGISTRY_TOKEN_FILE": str(state.service_token),
+    }
+    own = base | {
+        "REGISTRY_BIND": str(addresses.registry),
+        "REGISTRY_METRICS_BIND": addresses.registry_metrics,
+        "REGISTRY_PEPPER_FILE": str(state.pepper),
+        "REGISTRY_ADMIN_TOKEN_FILE": str(state.admin_token),
+        "REGISTRY_SERVICE_TOKEN_FILE": str(state.service_token),
+        "REGISTRY_ENDPOINT_NETWORKS": addresses.networks(base.get("REGISTRY_ENDPOINT_NETWORKS", "")),
+        "DATABASE_URL": f"sqlite:///{state.directory}/naru.db",
+    }
+    demo = base | {"DEMO_BIND": str(addresses.demo)}
+    return [
+        Child("gateway", "gateway", gateway, state.logs / "gateway.log", grace(base, "GATEWAY")),
+        Child("registry", "registry_service", own, state.logs / "registry.log", grace(base, "REGISTRY")),
+        Child("demo", "examples.demo_tools", demo, state.logs / "demo.log", 5.0),
+    ]
+
+
+def grace(environ: Mapping[str, str], service: str) -> float:
+    """What the service will allow running calls at its stop; it refuses to start with a value that is no number."""
+    with suppress(ValueError):
+        return float(environ.get(f"{service}_SHUTDOWN_GRACE_SECONDS") or 20)
+    return 20.0
+
+
+@asynccontextmanager
+async def running(children: list[Child], signals: StopSignals) -> AsyncIterator[None]:
+    try:
+        for child in children:
+            await child.start()
+        yield
+    finally:
+        await stop(children, signals.hurry)
+
+
+async def wait_until_ready(url: str) -> None:
+    """Asks until the answer is 200. The caller bounds it."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as client:
+        while True:
+            with suppress(aiohttp.ClientError, TimeoutError):
+                async with client.get(url) as response:
+                    if response.status == 200:
+                        return
+            await asyncio.sleep(POLL_SECONDS)
+
+
+class Demo:
+    """What is done once the processes are up: tools, account, first call, and what to tell about it."""
+
+    def __init__(self, state: State, addresses: Addresses, paths: str) -> None:
+        self.state = state
+        self.addresses = addresses
+        self.url = addresses.gateway.url() + (paths.split(",")[0].strip().rstrip("/") or "/mcp")
+
+    def access(self) -> Access:
+        """As the `naru` command will see it from this directory."""
+        return Access.from_env({}, Path.cwd())
+
+    async def bring_up(self) -> str:
+        """The text to show; raises StartError, CliError."""
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await wait_until_ready(self.addresses.demo.url() + "/healthz")
+                await wait_until_ready(self.addresses.gateway.url() + "/readyz")
+        except TimeoutError as error:
+            raise StartError(f"not ready after {START_SECONDS:g} seconds: see {self.state.logs}/") from error
+        run = {"registry": self.addresses.registry.reachable(), "url": self.url}
+        write_private(self.state.run, msgspec.json.encode(run).decode() + "\n")
+        tools = await asyncio.to_thread(self.apply_manifest)
+        await asyncio.to_thread(self.provide_account)
+        return self.summary(tools, await self.first_call())
+
+    def apply_manifest(self) -> int:
+        """How many tools are registered and active now."""
+        demo_url = self.addresses.demo.url()
+        manifest = manifest_file.read(MANIFEST, {"DEMO_URL": demo_url})
+        text = labelled(manifest.text, self.addresses.demo)
+        answer = registry("ApplyManifest", registry_pb2.ApplyManifestRequest(manifest=text), self.access())
+        if answer.faults:
+            faults = "\n".join(f"  {fault.pointer} {fault.tool}: {fault.message}" for fault in answer.faults)
+            raise StartError(f"{MANIFEST.name} was refused:\n{faults}")
+        return len(answer.changes)
+
+    def provide_account(self) -> None:
+        """Keeps the account of an earlier run, if the database still knows it."""
+        if self.state.credential.exists():
+            client_id = self.state.credential.read_text().partition(":")[0]
+            try:
+                accounts("GetAccount", accounts_pb2.GetAccountRequest(client_id=client_id), self.access())
+            except CliError as error:
+                if error.code is not Exit.NOT_FOUND:
+                    raise
+            else:
+                return
+        request = accounts_pb2.CreateAccountRequest(display_name="demo", plan="standard")
+        self.save(accounts("CreateAccount", request, self.access()))
+
+    def renew_secret(self) -> None:
+        client_id = self.state.credential.read_text().partition(":")[0]
+        self.save(accounts("RotateSecret", accounts_pb2.RotateSecretRequest(client_id=client_id), self.access()))
+
+    def save(self, answer: accounts_pb2.CreateAccountResponse | accounts_pb2.RotateSecretResponse) -> None:
+        write_private(self.state.credential, f"{answer.account.client_id}:{answer.secret}\n")
+
+    async def first_call(self) -> str:
+        """The answer of text_stats, through everything; gets a new secret if the kept one is refused."""
+        try:
+            return await self.call()
+        except CliError as error:
+            if error.reason == "ACCOUNT_SUSPENDED":
+                return "refused: the demo account is suspended; `naru account resume CLIENT_ID` ends that"
+            if error.reason != "UNAUTHENTICATED":
+                raise
+        await asyncio.to_thread(self.renew_secret)
+        return await self.call()
+
+    async def call(self) -> str:
+        body = envelope("tools/call", FIRST_CALL.encode())
+        return (await Gateway(self.access()).exchange(body, {"Accept": "application/json"}, 30.0)).decode()
+
+    def curl(self, options: str, accept: str, call: str) -> str:
+        credential = f'"$(cat {shlex.quote(str(self.state.credential.absolute()))})"'
+        body = envelope("tools/call", call.encode()).decode()
+        headers = f"-H 'Content-Type: application/json' -H 'Accept: {accept}'"
+        return f"curl {options} -u {credential} {headers} -d {shlex.quote(body)} {self.url}"
+
+    def summary(self, tools: int, answer: str) -> str:
+        credential = self.state.credential.read_text().strip()
+        naru = os.path.relpath(Path(sys.executable).with_name("naru"))
+        return f"""
+Naru is up, with {tools} demo tools.
+
+  MCP        {self.url}
+  registry   {self.addresses.registry.reachable()}   ({naru} tool list · {naru} call … · {naru} doctor)
+  demo       {self.addresses.demo.url()}
+  metrics    gateway {self.addresses.gateway_metrics} · registry {self.addresses.registry_metrics}
+  logs       {self.state.logs}/
+  credential {self.state.credential} (id:secret)
+
+The first call: text_stats {FIRST_ARGUMENTS}
+  {answer}
+
+Call it yourself:
+{self.curl("-sS", "application/json", FIRST_CALL)}
+
+With progress, as server-sent events:
+{self.curl("-sSN", "text/event-stream", SLOW_CALL)}
+
+For the MCP Inspector and the SDKs (Streamable HTTP):
+  URL     {self.url}
+  Header  Authorization: Bearer {basic(credential).removeprefix("Basic ")}
+
+Ctrl-C stops everything."""
+
+
+def labelled(manifest: bytes, demo: Address) -> bytes:
+    """The manifest with versions of their own (1.0.0+127.0.0.1.9100) for tools at another address than the usual one.
+
+    A version is immutable, its endpoint too. So a moved demo is another version, and moving back is a switch back.
+    """
+    if demo.url() == Addresses.DEMO_URL:
+        return manifest
+    label = re.sub(r"[^a-z0-9]+", ".", demo.reachable().lower()).strip(".")
+    content = msgspec.json.decode(manifest)
+    for tool in content["tools"]:
+        tool["version"] += f"+{label}"
+    return msgspec.json.encode(content)
+
+
+async def until_the_end(children: list[Child], signals: StopSignals, demo: Demo) -> int:
+    """Brings the demo up, and returns the exit code when it is over; raises StartError, CliError."""
+    stopped = asyncio.create_task(signals.first.wait())
+    deaths = {asyncio.create_task(child.ended()) for child in children}
+    coming_up = asyncio.create_task(demo.bring_up())
+    try:
+        await asyncio.wait({stopped, *deaths, coming_up}, return_when=asyncio.FIRST_COMPLETED)
+        if coming_up.done():
+            say(coming_up.result())
+            say("ready")
+            await asyncio.wait({stopped, *deaths}, return_when=asyncio.FIRST_COMPLETED)
+        for death in deaths:
+            if death.done() and not signals.first.is_set():
+                raise StartError(death.result().obituary())
+    finally:
+        for task in (stopped, *deaths, coming_up):
+            task.cancel()
+    say("\nstopping; running calls may finish (Ctrl-C again to stop at once)")
+    return signals.exit_code
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+async def run() -> int:
+    signals = StopSignals()
+    state = State(Path(STATE_DIRECTORY))
+    state.make()
+    with state.lock():
+        addresses = Addresses.from_env(os.environ)
+        for notice in addresses.notices:
+            say(notice)
+        children = make_children(state, addresses, os.environ)
+        demo = Demo(state, addresses, os.environ.get("GATEWAY_MCP_PATHS", "/mcp"))
+        say(f"starting; logs in {state.logs}/")
+        async with running(children, signals):
+            code = await until_the_end(children, signals, demo)
+        say("stopped")
+    return code
+
+
+def main() -> int:
+    try:
+        return asyncio.run(run())
+    except (StartError, AddressError, CliError, manifest_file.ManifestError) as error:
+        sys.stderr.write(f"make run: {error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Tests that drive real processes over real sockets."""

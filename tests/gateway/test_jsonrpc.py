@@ -1,0 +1,295 @@
+"""gateway/jsonrpc.py: what is accepted, what is refused, and that everything accepted stays as sent."""
+
+import json
+import time
+from decimal import Decimal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gateway.jsonrpc import Message, ProtocolError, Response, decode, error, is_id, notification, obj, result
+
+
+def refusal(body: bytes) -> ProtocolError:
+    with pytest.raises(ProtocolError) as caught:
+        decode(body)
+    return caught.value
+
+
+# --- JSON itself, against a reference -------------------------------------------------------------------------------
+
+
+def depth(value: object) -> int:
+    members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if members is None else 1 + max(map(depth, members), default=0)
+
+
+def strings(value: object):
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for member in value:
+            yield from strings(member)
+    elif isinstance(value, dict):
+        for key, member in value.items():
+            yield key
+            yield from strings(member)
+
+
+def reference_accepts(body: bytes) -> bool:
+    """The slow and plain way to say the same."""
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        assert len({key for key, _ in pairs}) == len(pairs)
+        return dict(pairs)
+
+    def constant(_name: str) -> None:
+        raise AssertionError
+
+    try:
+        text = body.decode("utf-8")
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=constant, parse_int=str, parse_float=str)
+        for string in strings(value):
+            string.encode("utf-8")  # lone surrogates cannot be
+    except (ValueError, AssertionError):
+        return False
+    return depth(value) <= 64
+
+
+def accepts(body: bytes) -> bool:
+    try:
+        decode(body)
+    except ProtocolError as refused:
+        return refused.reason != "PARSE_ERROR"
+    return True
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    max_leaves=12,
+)
+# Pieces that make JSON, nearly JSON, and the cases that are refused although `json` accepts them.
+pieces = st.lists(
+    st.sampled_from(
+        [b"{", b"}", b"[", b"]", b",", b":", b'"', b'"a"', b'"a":', b"\\", b'\\"', b"\\\\", b"\\ud83d", b"\\ude00"]
+        + [b'"\\ud83d\\ude00"', b'"\\uD800"', b'"\\\\ud800"', b'"\\u0061":', b"NaN", b"-Infinity", b"0", b"01", b"1.", b"1e5"]
+        + [b"-", b"true", b"null", b" ", b"\n", b"\x00", b"\xff", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xea\xb0\x80", b"\x7f"]
+    ),
+    max_size=12,
+).map(b"".join)
+
+
+@given(pieces)
+@example(b'{"a":1,"\\u0061":2}')
+@example(b'["\\ud83d\\\\\\\\\\ude00"]')
+@example(b'["\\\\\\ud800"]')
+@example(b'["\\ud800\\ud83d\\ude00"]')
+@example(b"[" * 64 + b"]" * 64)
+@example(b"[" * 65 + b"]" * 65)
+@example(b'{"a":' * 65 + b"1" + b"}" * 65)
+@example(b'["' + b"[" * 200 + b'"]')
+@example(b'["\\"' + b"[" * 200 + b'\\\\"]')
+@example(b"[" + b",".join([b'{"a":[]}'] * 50) + b"]")
+@example(b"")
+@example(b" \t\r\n1 ")
+@example(b"\xa01")
+def test_json_is_accepted_exactly_where_the_reference_accepts_it(body):
+    assert accepts(body) == reference_accepts(body)
+
+
+@given(json_values, st.booleans(), st.sampled_from([None, 1]))
+def test_every_proper_document_passes(value, ascii_only, indent):
+    body = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode("utf-8", "surrogatepass")
+    assert accepts(body) == reference_accepts(body)
+
+
+@given(json_values, st.data())
+def test_a_broken_byte_is_judged_as_by_the_reference(value, data):
+    body = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    position = data.draw(st.integers(0, len(body)))
+    junk = data.draw(st.sampled_from([b"\x00", b"\xff", b"\x1f", b"]", b"}", b'"', b"\\", b",", b"\xef\xbb\xbf", b"\xc2"]))
+    broken = body[:position] + junk + body[position:]
+    assert accepts(broken) == reference_accepts(broken)
+
+
+@given(
+    st.integers(30, 70),
+    st.sampled_from([(1, b"[", b"]"), (1, b'{"a":', b"}"), (2, b'[{"[":', b"}]"), (1, b'["\\"[",', b"]")]),
+)
+def test_nesting_up_to_64_passes(times, brackets):
+    levels, opening, closing = brackets
+    assert accepts(opening * times + b"1" + closing * times) == (levels * times <= 64)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 10_000, b"[" * 5_000 + b"]" * 5_000, b'{"a":' * 5_000 + b"1" + b"}" * 5_000, b"[" * 4_000_000, b'"' * 999_999],
+)
+def test_hostile_nesting_is_refused_quickly(body):
+    started = time.process_time()
+    assert refusal(body).reason == "PARSE_ERROR"
+    assert time.process_time() - started < 1
+
+
+def test_long_numbers_and_escapes_cost_no_more_than_their_length():
+    started = time.process_time()
+    digits = b"1" * 1_000_000
+    assert decode(b'{"jsonrpc":"2.0","id":%b,"method":"m","params":{"n":%b}}' % (digits, digits)) == Message(
+        digits, "m", b'{"n":%b}' % digits
+    )
+    decode(b'{"jsonrpc":"2.0","id":"%b","method":"m","params":{"a":[%b0]}}' % (b'\\"' * 1_000_000, b"[]," * 99))
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (b"{", "the body is not JSON"),
+        (b"", "the body is not JSON"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":NaN}}', "NaN and Infinity are not JSON"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":{"b":1,"b":1}}}', "an object has a duplicate key"),
+        (b'{"jsonrpc":"2.0","id":1,"id":2,"method":"m"}', "an object has a duplicate key"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":"\\ud800"}}', "a string has a lone surrogate"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":"\xff"}}', "the body is not UTF-8"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":"\x00"}}', "the body is not JSON"),
+        (b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"m"}', "the body is not JSON"),
+        (b"[" * 65 + b"]" * 65, "nested deeper than 64"),
+    ],
+)
+def test_a_parse_error_says_why_and_has_no_id(body, detail):
+    refused = refusal(body)
+    assert (refused.reason, refused.detail, refused.id, refused.status) == ("PARSE_ERROR", detail, None, 400)
+
+
+def test_an_escaped_nul_is_legal():
+    message = decode(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":"\\u0000"}}')
+    assert message == Message(b"1", "m", b'{"a":"\\u0000"}')
+
+
+# --- the envelope ---------------------------------------------------------------------------------------------------
+
+
+def test_a_request_a_notification_and_a_response():
+    assert decode(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}') == Message(b"1", "tools/list", b"{}")
+    assert decode(b'{"method":"notifications/x","jsonrpc":"2.0","params":{"a" : 1.0}}') == Message(
+        None, "notifications/x", b'{"a" : 1.0}'
+    )
+    assert decode(b'{"jsonrpc":"2.0","id":"a","result":{}}') == Response(b'"a"')
+    assert decode(b'{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"x"}}') == Response(None)
+    assert decode(b'{"jsonrpc":"2.0","error":{"code":1,"message":"x"}}') == Response(None)
+
+
+@pytest.mark.parametrize(
+    ("body", "known_id"),
+    [
+        (b"null", None),
+        (b'"x"', None),
+        (b"1", None),
+        (b"[]", None),
+        (b"[1]", None),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"initialize"}]', None),
+        (b' \n[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]', None),
+        (b"{}", None),
+        (b'{"id":7,"method":"ping"}', b"7"),
+        (b'{"jsonrpc":"1.0","id":"seven","method":"ping"}', b'"seven"'),
+        (b'{"jsonrpc":2.0,"id":7,"method":"ping"}', b"7"),
+        (b'{"jsonrpc":"2.0","id":0}', b"0"),
+        (b'{"jsonrpc":"2.0","id":0,"method":null}', b"0"),
+        (b'{"jsonrpc":"2.0","id":0,"method":5}', b"0"),
+        (b'{"jsonrpc":"2.0","id":0,"method":"ping","result":{}}', b"0"),
+        (b'{"jsonrpc":"2.0","id":0,"result":{},"error":{}}', b"0"),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', None),
+        (b'{"jsonrpc":"2.0","id":true,"method":"ping"}', None),
+        (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', None),
+        (b'{"jsonrpc":"2.0","id":[1],"method":"ping"}', None),
+        (b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', None),
+        (b'{"jsonrpc":"2.0","id":1e-3,"method":"ping"}', None),
+        (b'{"jsonrpc":"2.0","id":1.5,"result":{}}', None),
+    ],
+)
+def test_what_is_not_one_message_is_an_invalid_request_with_the_id_if_it_is_one(body, known_id):
+    refused = refusal(body)
+    assert (refused.reason, refused.id, refused.status) == ("INVALID_REQUEST", known_id, 400)
+
+
+@pytest.mark.parametrize("params", [b"[]", b"null", b'"x"', b"1", b"[{}]", b"false"])
+def test_params_must_be_an_object(params):
+    refused = refusal(b'{"jsonrpc":"2.0","id":"a","method":"tools/call","params":%b}' % params)
+    assert (refused.reason, refused.id, refused.status) == ("INVALID_PARAMS", b'"a"', 400)
+
+
+def test_what_is_said_of_a_body_quotes_nothing_of_it():
+    for body in (b'{"jsonrpc":"s3cret","id":1,"method":"m"}', b'{"jsonrpc":"2.0","id":1,"method":["s3cret"]}', b'["s3cret"]'):
+        assert "s3cret" not in str(refusal(body))
+
+
+# --- ids and digits -------------------------------------------------------------------------------------------------
+
+number_tokens = st.from_regex(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?", fullmatch=True)
+
+
+@given(number_tokens)
+@example("1.0")
+@example("1e3")
+@example("-0")
+@example("10e-1")
+@example("0.000e-99")
+@example("9007199254740993")
+def test_a_number_is_an_id_exactly_where_it_has_no_fraction(token):
+    assert is_id(token.encode()) == (Decimal(token) == Decimal(token).to_integral_value())
+
+
+@pytest.mark.parametrize(
+    ("token", "integral"),
+    [("1e99999999999999999999", True), ("1e-99999999999999999999", False), ("0e-99999999999999999999", True)]
+    + [("1e-00000000000000000000", True), ("100e-00000000000000000000002", True), ("1E+0000000000000000000005", True)],
+)
+def test_exponents_beyond_reason_are_judged_without_computing_them(token, integral):
+    assert is_id(token.encode()) is integral
+
+
+id_tokens = number_tokens.filter(lambda token: is_id(token.encode())) | st.text().map(json.dumps) | st.text().map(
+    lambda text: json.dumps(text, ensure_ascii=False)
+)
+
+
+@given(id_tokens, st.lists(number_tokens, max_size=5), st.sampled_from(["", " ", "\n\t "]))
+@example('""', ["9007199254740993", "1.0", "1E400", "-0"], "")
+def test_ids_and_arguments_survive_byte_for_byte(id_token, numbers, space):
+    arguments = '{"n":[' + f"{space},{space}".join(numbers) + "]}"
+    params = f'{{"arguments":{space}{arguments},"name":"x","unknown":[1e5]}}'
+    body = f'{{"method":"m",{space}"params":{space}{params}{space},"id":{space}{id_token},"jsonrpc":"2.0"}}'.encode()
+    message = decode(body)
+    assert message == Message(id_token.encode(), "m", params.encode())
+    assert b'"id":' + id_token.encode() + b"," in result(message.id, b"{}")
+    assert b'"id":' + id_token.encode() + b"," in error(message.id, -32603, "x")
+
+
+# --- shapes ---------------------------------------------------------------------------------------------------------
+
+
+def test_response_shapes():
+    assert json.loads(result(b"1", b'{"a":1.0}')) == {"jsonrpc": "2.0", "id": 1, "result": {"a": 1.0}}
+    assert json.loads(error(b'"a"', -32602, "안 됨", {"reason": "X"})) == {
+        "jsonrpc": "2.0",
+        "id": "a",
+        "error": {"code": -32602, "message": "안 됨", "data": {"reason": "X"}},
+    }
+    assert json.loads(error(None, -32700, "x")) == {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {"code": -32700, "message": "x"},
+    }
+    assert json.loads(error(b"", -32600, "x")) == {"jsonrpc": "2.0", "error": {"code": -32600, "message": "x"}}
+    assert json.loads(notification("notifications/progress", b'{"a":1}')) == {
+        "jsonrpc": "2.0",
+        "method": "notifications/progress",
+        "params": {"a": 1},
+    }
+
+
+def test_objects_are_joined_from_texts_without_the_absent():
+    assert obj({"b": b"1.0", "gone": b"", 'q"': b"[]"}) == b'{"b":1.0,"q\\"":[]}'
+    assert obj({}) == b"{}"

@@ -1,0 +1,244 @@
+"""gateway/revisions.py: who is asking, and the shape of what they get."""
+
+import json
+
+import pytest
+
+from gateway.accept import accept
+from gateway.params import NO_META, Meta
+from gateway.revisions import (
+    ASSUMED,
+    LATEST,
+    LATEST_LEGACY,
+    LEGACY,
+    SUPPORTED,
+    Dialect,
+    Era,
+    Server,
+    Shapes,
+    arguments_are_protocol_errors,
+    identify,
+    progress_token,
+)
+
+JSON_ONLY = accept("application/json")
+BOTH = accept("application/json, text/event-stream")
+ANY = accept("*/*")
+SSE = accept("text/event-stream")
+NDJSON = accept("application/x-ndjson")
+
+
+def claims(version: str | None) -> Meta:
+    return Meta(protocol_version=version, claims_version=True, client_capabilities=b"{}")
+
+
+AGENT_BUILDER = Dialect(Era.AGENT_BUILDER, "2025-11-25")
+MODERN = Dialect(Era.MODERN, "2026-07-28", named=True)
+
+
+def legacy(revision: str, named: bool = True) -> Dialect:
+    return Dialect(Era.LEGACY, revision, named)
+
+
+@pytest.mark.parametrize(
+    ("versions", "accepted", "meta", "dialect"),
+    [
+        # Agent Builder: JSON only, no modern _meta, whatever the header says.
+        ([], JSON_ONLY, NO_META, AGENT_BUILDER),
+        (["2025-06-18"], JSON_ONLY, NO_META, AGENT_BUILDER),
+        (["2026-07-28"], JSON_ONLY, NO_META, AGENT_BUILDER),
+        (["1999-01-01"], JSON_ONLY, Meta(progress_token=b"1"), AGENT_BUILDER),
+        (["2026-07-28"], JSON_ONLY, claims("2026-07-28"), MODERN),
+        # Legacy by header.
+        (["2025-11-25"], BOTH, NO_META, legacy("2025-11-25")),
+        (["2025-06-18"], SSE, NO_META, legacy("2025-06-18")),
+        (["2025-03-26"], ANY, NO_META, legacy("2025-03-26")),
+        (["2024-11-05"], BOTH, NO_META, legacy("2025-03-26")),
+        (["2025-11-25", "2025-11-25"], BOTH, NO_META, legacy("2025-11-25")),
+        # No header.
+        ([], BOTH, NO_META, legacy("2025-03-26", named=False)),
+        ([], ANY, NO_META, legacy("2025-03-26", named=False)),
+        ([], BOTH, claims("2026-07-28"), MODERN),
+        ([], BOTH, claims("2025-11-25"), MODERN),
+        # A legacy header beside _meta.
+        (["2025-11-25"], BOTH, claims("2026-07-28"), MODERN),
+        (["2025-11-25"], BOTH, claims("nonsense"), MODERN),
+        (["2025-11-25"], BOTH, claims(None), MODERN),
+        (["2025-11-25"], BOTH, claims("2025-11-25"), legacy("2025-11-25")),
+        # Everything else climbs the modern ladder.
+        (["2026-07-28"], BOTH, NO_META, MODERN),
+        (["2026-07-28"], BOTH, claims("2026-07-28"), MODERN),
+        (["1999-01-01"], BOTH, NO_META, MODERN),
+        ([""], BOTH, NO_META, MODERN),
+        (["2025-11-25", "2025-06-18"], BOTH, NO_META, MODERN),
+        (["2025-11-25, 2025-11-25"], BOTH, NO_META, MODERN),
+    ],
+)
+def test_who_is_asking(versions, accepted, meta, dialect):
+    assert identify(versions, accepted, meta) == dialect
+
+
+@pytest.mark.parametrize(
+    ("dialect", "expected"),
+    [
+        (AGENT_BUILDER, True),
+        (legacy("2025-03-26"), True),
+        (legacy("2025-06-18"), True),
+        (legacy("2025-03-26", named=False), False),
+        (legacy("2025-11-25"), False),
+        (MODERN, False),
+    ],
+)
+def test_who_hears_of_bad_arguments_as_a_protocol_error(dialect, expected):
+    assert arguments_are_protocol_errors(dialect) is expected
+
+
+@pytest.mark.parametrize(
+    ("dialect", "accepted", "meta", "token"),
+    [
+        (legacy("2025-11-25"), BOTH, NO_META, None),
+        (legacy("2025-11-25"), BOTH, Meta(progress_token=b'""'), b'""'),
+        (legacy("2025-11-25"), SSE, Meta(progress_token=b"0"), b"0"),
+        (legacy("2025-11-25"), SSE, NO_META, b"17"),
+        (legacy("2025-03-26", named=False), NDJSON, NO_META, b"17"),
+        (legacy("2025-11-25"), accept("text/event-stream, application/json;q=0.5"), NO_META, None),
+        (legacy("2025-11-25"), ANY, Meta(progress_token=b"0"), None),
+        (AGENT_BUILDER, JSON_ONLY, Meta(progress_token=b"0"), None),
+        (MODERN, SSE, NO_META, None),
+        (MODERN, BOTH, Meta(progress_token=b"0"), b"0"),
+    ],
+)
+def test_under_which_token_progress_is_reported(dialect, accepted, meta, token):
+    assert progress_token(dialect, accepted, meta, b"17") == token
+
+
+SHAPES = Shapes(Server("naru", "1.2", title="Naru", instructions="Call tools."))
+BARE = Shapes(Server("naru", "1.2", prefix="example.kr"))
+INFO = {"name": "naru", "version": "1.2", "title": "Naru"}
+OWN_META = {"io.modelcontextprotocol/serverInfo": INFO}
+
+
+def test_supported_versions():
+    assert SUPPORTED == ("2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+    assert (LATEST, LATEST_LEGACY, ASSUMED) == ("2026-07-28", "2025-11-25", "2025-03-26")
+
+
+def test_initialize_of_agent_builder_is_empty():
+    assert json.loads(SHAPES.initialize(AGENT_BUILDER, "2025-06-18")) == {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "serverInfo": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("requested", "answered"),
+    [*((version, version) for version in LEGACY), ("2026-07-28", "2025-11-25"), ("1999-01-01", "2025-11-25")],
+)
+def test_initialize_echoes_a_handshake_revision(requested, answered):
+    assert json.loads(SHAPES.initialize(legacy("2025-03-26", named=False), requested)) == {
+        "protocolVersion": answered,
+        "capabilities": {"tools": {}},
+        "serverInfo": INFO,
+        "instructions": "Call tools.",
+    }
+    assert "instructions" not in json.loads(BARE.initialize(legacy("2025-11-25"), requested))
+
+
+def test_discover():
+    assert json.loads(SHAPES.discover()) == {
+        "resultType": "complete",
+        "supportedVersions": list(SUPPORTED),
+        "capabilities": {"tools": {}},
+        "instructions": "Call tools.",
+        "ttlMs": 3_600_000,
+        "cacheScope": "public",
+        "_meta": OWN_META,
+    }
+
+
+def test_an_empty_result():
+    assert json.loads(SHAPES.empty(legacy("2025-11-25"))) == {}
+    assert json.loads(SHAPES.empty(MODERN)) == {"resultType": "complete", "_meta": OWN_META}
+
+
+ENTRIES = [(b'{"name":"a","outputSchema":{"type":"array"}}', b'{"name":"a"}'), (b'{"name":"b"}', b"")]
+
+
+@pytest.mark.parametrize("dialect", [legacy("2025-11-25"), AGENT_BUILDER])
+def test_the_list_for_legacy_clients(dialect):
+    assert json.loads(SHAPES.tools_list(dialect, ENTRIES, "production")) == {
+        "tools": [{"name": "a"}, {"name": "b"}],
+        "_meta": {"xdata.kr/lane": "production"},
+    }
+
+
+def test_the_list_for_modern_clients():
+    assert json.loads(SHAPES.tools_list(MODERN, iter(ENTRIES), "real_test", "next")) == {
+        "resultType": "complete",
+        "tools": [{"name": "a", "outputSchema": {"type": "array"}}, {"name": "b"}],
+        "nextCursor": "next",
+        "ttlMs": 5000,
+        "cacheScope": "private",
+        "_meta": {"xdata.kr/lane": "real_test"} | OWN_META,
+    }
+    assert json.loads(BARE.tools_list(MODERN, [], "production"))["tools"] == []
+    assert "example.kr/lane" in json.loads(BARE.tools_list(MODERN, [], "production"))["_meta"]
+
+
+CONTENT = b'[{"type":"text","text":"{\\"n\\":9007199254740993}"}]'
+BLOCKS = json.loads(CONTENT)
+
+
+@pytest.mark.parametrize("dialect", [legacy("2025-11-25"), AGENT_BUILDER])
+def test_a_call_for_legacy_clients(dialect):
+    raw = SHAPES.call(dialect, CONTENT, b'{"n":9007199254740993,"f":1.0}')
+    assert b'"structuredContent":{"n":9007199254740993,"f":1.0}' in raw
+    assert json.loads(raw) == {
+        "content": BLOCKS,
+        "structuredContent": {"n": 9007199254740993, "f": 1.0},
+        "isError": False,
+    }
+    assert json.loads(SHAPES.call(dialect, b"", b"[1]", is_error=True)) == {"content": [], "isError": True}
+    assert json.loads(SHAPES.call(dialect, CONTENT, b'"x"')) == {"content": BLOCKS, "isError": False}
+
+
+def test_a_call_for_modern_clients():
+    assert json.loads(SHAPES.call(MODERN, CONTENT, b"[1]")) == {
+        "resultType": "complete",
+        "content": BLOCKS,
+        "structuredContent": [1],
+        "isError": False,
+        "_meta": OWN_META,
+    }
+
+
+def test_meta_of_a_call_is_the_tools_and_ours_and_ours_wins():
+    tool = b'{"k":1.0,"xdata.kr/error":"forged","io.modelcontextprotocol/serverInfo":{"name":"forged"}}'
+    ours = b'{"reason":"TOOL_TIMED_OUT"}'
+    forged = {"name": "forged"}
+    assert json.loads(SHAPES.call(legacy("2025-11-25"), CONTENT, meta=b'{"k": 1.0}'))["_meta"] == {"k": 1.0}
+    assert json.loads(SHAPES.call(legacy("2025-11-25"), CONTENT, is_error=True, error=ours))["_meta"] == {
+        "xdata.kr/error": {"reason": "TOOL_TIMED_OUT"}
+    }
+    assert json.loads(SHAPES.call(legacy("2025-11-25"), CONTENT, meta=tool, error=ours))["_meta"] == {
+        "k": 1.0,
+        "xdata.kr/error": {"reason": "TOOL_TIMED_OUT"},
+        "io.modelcontextprotocol/serverInfo": forged,
+    }
+    merged = SHAPES.call(MODERN, CONTENT, meta=tool, error=ours)
+    assert b'"k":1.0' in merged
+    assert json.loads(merged)["_meta"] == {"k": 1.0, "xdata.kr/error": {"reason": "TOOL_TIMED_OUT"}} | OWN_META
+
+
+def test_the_golden_examples_of_agent_builder():
+    error = {
+        "reason": "TOOL_TIMED_OUT",
+        "error_code": "E1302",
+        "safe_to_retry": True,
+        "next_action": "잠시 후 같은 인자로 다시 호출하세요.",
+    }
+    content = '[{"type":"text","text":"도구가 제한 시간(10초) 안에 응답하지 않았습니다."}]'
+    assert json.loads(
+        SHAPES.call(AGENT_BUILDER, content.encode(), is_error=True, error=json.dumps(error).encode())
+    ) == {"content": json.loads(content), "isError": True, "_meta": {"xdata.kr/error": error}}
