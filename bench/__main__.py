@@ -11,7 +11,7 @@ from typing import cast
 
 import msgspec
 
-from bench.measure import LoadError, Sample, measure, middle, rss_mib
+from bench.measure import LoadError, Sample, measure, middle, rss_mib, sync_ms
 from bench.report import Results, Row, Soak, lines, ratio
 from bench.sides import (
     ENDPOINT_MARKER,
@@ -87,7 +87,7 @@ def soak(side: Side, endpoint: Process) -> list[Soak]:
 
 def run(stack: Stack, options: argparse.Namespace) -> Results:
     """Starts everything, measures, and returns what was seen. Raises LoadError for a wrong answer."""
-    results = Results(setup=_setup(options))
+    results = Results(setup=_setup(stack.directory, options))
     endpoint = stack.start("bench.endpoint")
     starters = [start_floor] if options.floor_only else [start_floor, start_product]
     sides = [start(stack, endpoint) for start in starters]
@@ -106,11 +106,12 @@ def run(stack: Stack, options: argparse.Namespace) -> Results:
     return results
 
 
-def _setup(options: argparse.Namespace) -> dict[str, str | int | float]:
+def _setup(directory: Path, options: argparse.Namespace) -> dict[str, str | int | float]:
     return {
         "cores": os.cpu_count() or 0,
         "python": platform.python_version(),
         "load": round(os.getloadavg()[0], 2),
+        "disk sync ms": round(sync_ms(directory), 2),
         "rounds": options.rounds,
         "seconds": options.seconds,
     }

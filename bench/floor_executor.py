@@ -54,7 +54,12 @@ def calls_of(session: aiohttp.ClientSession, endpoint: str) -> Call:
 
 async def serve(endpoint: str) -> None:
     """Listens on a free port until SIGTERM."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+        auto_decompress=False,
+    ) as session:
         server = grpc.aio.server(options=OPTIONS)
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_stream_rpc_method_handler(calls_of(session, endpoint))
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Floor", {"Call": handler}),))

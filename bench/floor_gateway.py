@@ -82,7 +82,7 @@ def main() -> None:
     """Listens on a free port until SIGTERM. The first argument is the executor's address, `host:port`."""
     config = uvicorn.Config(
         create_app(sys.argv[1]), host="127.0.0.1", port=0, loop="uvloop", http="httptools", ws="none", lifespan="on",
-        access_log=False, log_level="warning", server_header=False, date_header=False,
+        log_level="warning", access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=75,
     )  # fmt: skip
     Server(config).run()
 

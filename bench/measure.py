@@ -1,8 +1,12 @@
 """One run of the generator against one address, with the CPU time that each process spent on it."""
 
+import os
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
 
 import msgspec
@@ -12,6 +16,7 @@ from bench.load import Plan, Report
 from tests.e2e.processes import ROOT, Process
 
 MIB = 1 << 20
+SYNCS = 30
 
 
 class LoadError(Exception):
@@ -56,6 +61,19 @@ def middle(samples: Sequence[Sample]) -> Sample:
 def rss_mib(process: Process) -> float:
     """The resident memory of a process, in MiB."""
     return float(psutil.Process(process.pid).memory_info().rss) / MIB
+
+
+def sync_ms(directory: Path) -> float:
+    """How long the disk takes to make a page durable, in ms (median): the ledger waits for it twice a call."""
+    times = []
+    with tempfile.TemporaryFile(dir=directory) as file:
+        for _ in range(SYNCS):
+            file.write(bytes(4096))
+            file.flush()
+            began = time.perf_counter()
+            os.fsync(file.fileno())
+            times.append(time.perf_counter() - began)
+    return median(times) * 1000
 
 
 def _generate(request: str, marker: str, address: str, load: Mapping[str, float]) -> Report:

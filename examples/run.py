@@ -23,10 +23,10 @@ from typing import TextIO
 
 import aiohttp
 import msgspec
-from naru.v1 import accounts_pb2, registry_pb2
 
 from examples.addresses import Address, AddressError, Addresses
 from examples.processes import Child, StopSignals, stop
+from naru.v1 import accounts_pb2, registry_pb2
 from registry_service import manifest_file
 from registry_service.cli_access import (
     ADMIN_TOKEN_FILE,
@@ -221,7 +221,7 @@ class Demo:
 
     async def call(self) -> str:
         body = envelope("tools/call", FIRST_CALL.encode())
-        return (await Gateway(self.access()).exchange(body, {"Accept": "application/json"}, 30.0)).decode()
+        return (await Gateway(self.access()).exchange(body, {"Accept": "application/json"}, 30.0)).result.decode()
 
     def curl(self, options: str, accept: str, call: str) -> str:
         credential = f'"$(cat {shlex.quote(str(self.state.credential.absolute()))})"'
@@ -231,7 +231,8 @@ class Demo:
 
     def summary(self, tools: int, answer: str) -> str:
         credential = self.state.credential.read_text().strip()
-        naru = os.path.relpath(Path(sys.executable).with_name("naru"))
+        naru = Path(sys.executable).with_name("naru")
+        naru = naru.relative_to(Path.cwd()) if naru.is_relative_to(Path.cwd()) else naru
         return f"""
 Naru is up, with {tools} demo tools.
 

@@ -7,21 +7,20 @@ from importlib.metadata import version
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from naru.v1.accounts_pb2 import AuthenticateRequest
-from naru.v1.accounts_pb2_grpc import AccountsStub
-from naru.v1.execution_pb2_grpc import ExecutionStub
-from naru.v1.registry_pb2_grpc import RegistryStub
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.endpoint import McpEndpoint
-from gateway.errors import Failure, is_token_refused
+from gateway.endpoint import Elsewhere, McpEndpoint
+from gateway.errors import is_token_refused
 from gateway.mcp import Edge
 from gateway.revisions import Server, Shapes
 from gateway.settings import Settings
+from naru.v1.accounts_pb2 import AuthenticateRequest
+from naru.v1.accounts_pb2_grpc import AccountsStub
+from naru.v1.execution_pb2_grpc import ExecutionStub
+from naru.v1.registry_pb2_grpc import RegistryStub
 
 # Larger than any body, result or catalog page; gRPC's own default of 4 MiB is too small for them.
 _MAX_MESSAGE = 16 << 20
@@ -44,16 +43,17 @@ _READY_SECONDS = 2.0
 def create_app(settings: Settings) -> Starlette:
     """Builds the application; `app.state.gateway` is the Gateway behind it. The logs must have been configured."""
     gateway = Gateway(settings)
+    mcp = gateway.mcp
+    health = {"/healthz": gateway.healthz, "/readyz": gateway.readyz}
     app = Starlette(
         routes=[
-            Route("/healthz", gateway.healthz),
-            Route("/readyz", gateway.readyz),
-            *(Route(path + slash, gateway.mcp) for path in settings.mcp_paths for slash in ("", "/")),
+            *(Route(path, answer, methods=["GET"]) for path, answer in health.items()),
+            *(Route(path, Elsewhere(mcp, "METHOD_NOT_ALLOWED", allow=b"GET, HEAD")) for path in health),
+            *(Route(path + slash, mcp) for path in settings.mcp_paths for slash in ("", "/")),
+            Route("/{path:path}", Elsewhere(mcp, "PATH_NOT_FOUND")),
         ],
         lifespan=gateway.lifespan,
-        exception_handlers={HTTPException: gateway.refuse},
     )
-    app.router.redirect_slashes = False
     app.state.gateway = gateway
     return app
 
@@ -111,14 +111,6 @@ class Gateway:
         if troubles:
             return JSONResponse({"status": "unavailable", "troubles": troubles}, 503)
         return JSONResponse({"status": "ok"})
-
-    async def refuse(self, request: Request, error: Exception) -> Response:
-        """Answers for the paths and methods that no route serves."""
-        known = isinstance(error, HTTPException) and error.status_code == 405
-        reply = self.mcp.refusal(request.scope, Failure("METHOD_NOT_ALLOWED" if known else "PATH_NOT_FOUND"))
-        response = Response(reply.body, reply.status, error.headers if isinstance(error, HTTPException) else None)
-        response.raw_headers += reply.headers
-        return response
 
     def stop(self) -> None:
         """Turns readiness off; what is running goes on."""

@@ -26,11 +26,7 @@ class ClientGone(Exception):  # noqa: N818  nothing went wrong here
 
 
 class BodyTooLarge(Exception):  # noqa: N818  the client's mistake, reported as a failure by the caller
-    """The body exceeds the limit; `rest` says that more of it is still to come."""
-
-    def __init__(self, *, rest: bool) -> None:
-        super().__init__(rest)
-        self.rest = rest
+    """The body exceeds the limit."""
 
 
 def gathered(scope: Scope) -> Headers:
@@ -60,7 +56,7 @@ async def whole_body(headers: Headers, receive: Receive, limit: int) -> bytes:
     A body whose Content-Length says so is not asked for at all.
     """
     if int(headers.get(b"content-length", b"0")) > limit:
-        raise BodyTooLarge(rest=True)
+        raise BodyTooLarge
     chunks: list[bytes] = []
     size = 0
     more = True
@@ -72,31 +68,38 @@ async def whole_body(headers: Headers, receive: Receive, limit: int) -> bytes:
         chunk = event.get("body", b"")
         size += len(chunk)
         if size > limit:
-            raise BodyTooLarge(rest=more)
+            raise BodyTooLarge
         chunks.append(chunk)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole response, as an ASGI application. `closing` ends the connection, with part of the body still unread."""
+    """A whole response, as an ASGI application.
+
+    `unread` says that the request's body has not been read yet; `closing` ends the connection.
+    """
 
     status: int
     body: bytes = b""
     headers: HeaderLines = ()
+    unread: bool = False
     closing: bool = False
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [*self.headers]
+        # A client that waits for leave to send its body does not send it now: there is nothing to be read.
+        waits = self.unread and any(name == b"expect" for name, _ in scope["headers"])
         if self.body:
             headers.append((b"content-type", b"application/json"))
         if self.status != 204:
             headers.append((b"content-length", b"%d" % len(self.body)))
-        if self.closing:
+        if self.closing or waits:
             headers.append((b"connection", b"close"))
+        lingering = self.unread and not waits
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": self.body, "more_body": self.closing})
-        if self.closing:
+        await send({"type": "http.response.body", "body": self.body, "more_body": lingering})
+        if lingering:
             await _linger(receive)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 

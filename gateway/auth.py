@@ -5,7 +5,6 @@ the two schemes, sound base64, and one form (`Basic`, the standard alphabet, pad
 """
 
 import base64
-import binascii
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -78,8 +77,9 @@ def _credential(value: str) -> Credential:
     basic = scheme.lower() == "basic"
     if not basic and scheme.lower() != "bearer":
         raise Unauthenticated(tried=False)
-    _check_credentials(_decoded(encoded, basic=basic), basic=basic)
-    return Credential(f"Basic {_standard(encoded)}", basic)
+    decoded = _decoded(encoded, basic=basic)
+    _check_credentials(decoded, basic=basic)
+    return Credential(f"Basic {base64.b64encode(decoded).decode()}", basic)
 
 
 def _decoded(encoded: str, *, basic: bool) -> bytes:
@@ -91,19 +91,12 @@ def _decoded(encoded: str, *, basic: bool) -> bytes:
         raise _malformed("the credential is not base64")
     if ("+" in encoded or "/" in encoded) and ("-" in encoded or "_" in encoded):
         raise _malformed("the credential mixes two base64 alphabets")
-    try:
-        return base64.b64decode(_standard(encoded), validate=True)
-    except binascii.Error as error:
-        raise _malformed("the credential is not base64") from error
-
-
-def _standard(encoded: str) -> str:
-    """Writes either alphabet, with or without padding, in the standard one with padding.
-
-    Padding that is there stays as it is, so that a wrong amount of it is still found.
-    """
-    encoded = encoded.translate(_URL_SAFE)
-    return encoded if encoded.endswith("=") else encoded + "=" * (-len(encoded) % 4)
+    digits = encoded.rstrip("=").translate(_URL_SAFE)
+    padding = "=" * (-len(digits) % 4)
+    given = encoded[len(digits) :]
+    if len(padding) == 3 or given not in {"", padding}:
+        raise _malformed("the credential is not base64")
+    return base64.b64decode(digits + padding, validate=True)
 
 
 def _check_credentials(decoded: bytes, *, basic: bool) -> None:

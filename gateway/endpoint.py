@@ -5,7 +5,9 @@ Content-Type 415, Accept 406 (a notification needs none), size 413, then the mes
 """
 
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeAlias
 
 import structlog
 
@@ -56,6 +58,9 @@ _ACCEPTED = Reply(202)
 _MAX_SHOWN = 100
 
 
+_Answer: TypeAlias = Callable[[Request, Scope, Headers, Receive], Awaitable[App]]
+
+
 class McpEndpoint:
     """The ASGI application behind the MCP paths. `edge` is set when the channels are open, before the first request."""
 
@@ -73,31 +78,20 @@ class McpEndpoint:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.carry(scope, receive, send, self._answer)
+
+    async def carry(self, scope: Scope, receive: Receive, send: Send, answer: _Answer) -> None:
+        """Answers one request, whatever comes of it; counts and logs it."""
         started = time.perf_counter()
         self.open += 1
         headers = gathered(scope)
         request = self._begin(scope, headers)
         try:
-            answer = await self._answer(request, scope, headers, receive)
-            await answer(scope, receive, _with_headers(request, send))
+            app = await self._guarded(request, answer(request, scope, headers, receive))
+            await app(scope, receive, _with_headers(request, send))
         finally:
             self.open -= 1
             self._record(request, time.perf_counter() - started)
-
-    def refusal(self, scope: Scope, failure: Failure) -> Reply:
-        """The answer for a path that is not served, or not with this method; the checks before that come first."""
-        started = time.perf_counter()
-        headers = gathered(scope)
-        request = self._begin(scope, headers)
-        try:
-            self._check_source(request, headers)
-        except Failure as earlier:
-            failure = earlier
-        reply = self._refusal(request, failure)
-        request.status = reply.status
-        self._record(request, time.perf_counter() - started)
-        lines = [*reply.headers, *request.headers, (b"content-type", b"application/json")]
-        return Reply(reply.status, reply.body, lines)
 
     def _begin(self, scope: Scope, headers: Headers) -> Request:
         request_id, trace_id, span_id = fresh_ids()
@@ -114,23 +108,27 @@ class McpEndpoint:
             dialect=identify(each(scope, headers, b"mcp-protocol-version"), accepted, NO_META),
         )
 
-    async def _answer(self, request: Request, scope: Scope, headers: Headers, receive: Receive) -> App:
+    async def _guarded(self, request: Request, answer: Awaitable[App]) -> App:
+        """Turns whatever goes wrong before an answer exists into one."""
         try:
-            self._check_source(request, headers)
-            if scope["method"] != "POST":
-                return self._other_method(request, scope, headers)
-            return await self._dispatch(request, scope, headers, receive)
+            return await answer
         except Failure as failure:
-            return self._refusal(request, failure)
+            return _reply(request, failure_frame(self.edge, request, failure))
         except jsonrpc.ProtocolError as error:
-            return _reply(protocol_frame(request, error))
+            return _reply(request, protocol_frame(request, error))
         except ClientGone:
             request.outcome = "disconnected"
             return silence
         except Exception as error:  # noqa: BLE001  the outermost border
-            return _reply(self._ending(request, error))
+            return _reply(request, self._ending(request, error))
 
-    def _check_source(self, request: Request, headers: Headers) -> None:
+    async def _answer(self, request: Request, scope: Scope, headers: Headers, receive: Receive) -> App:
+        self.check_source(request, headers)
+        if scope["method"] != "POST":
+            return self._other_method(request, scope, headers)
+        return await self._dispatch(request, scope, headers, receive)
+
+    def check_source(self, request: Request, headers: Headers) -> None:
         """Refuses what a web page could make a browser send (DNS rebinding), before anything else is looked at."""
         host = text(headers, b"host").lower()
         hosts = self.settings.allowed_hosts
@@ -186,9 +184,10 @@ class McpEndpoint:
         """Reads the message. Only a notification, which is answered without a body, may be asked for in no form."""
         acceptable = request.accept.carriage is not None
         try:
-            message = jsonrpc.decode(await whole_body(headers, receive, self.settings.max_body_bytes))
+            body = await whole_body(headers, receive, self.settings.max_body_bytes)
+            request.unread = False
+            message = jsonrpc.decode(body)
         except (jsonrpc.ProtocolError, BodyTooLarge) as error:
-            request.unread = isinstance(error, BodyTooLarge) and error.rest
             if not acceptable:
                 raise Failure("NOT_ACCEPTABLE") from error
             if isinstance(error, BodyTooLarge):
@@ -217,9 +216,6 @@ class McpEndpoint:
         if meta.traceparent:
             span_id = request.trace.traceparent[36:52]
             request.trace = continued_trace(meta.traceparent, meta.tracestate, span_id) or request.trace
-
-    def _refusal(self, request: Request, failure: Failure) -> Reply:
-        return _reply(failure_frame(self.edge, request, failure), closing=request.unread)
 
     def _ending(self, request: Request, error: Exception | None) -> Frame:
         """The last frame of an answer that has none of its own: the grace is over, or something unforeseen happened."""
@@ -268,6 +264,24 @@ def _with_headers(request: Request, send: Send) -> Send:
     return sending
 
 
-def _reply(frame: Frame, *, closing: bool = False) -> Reply:
+def _reply(request: Request, frame: Frame) -> Reply:
     headers = [(name.lower().encode(), value.encode()) for name, value in frame.headers.items()]
-    return Reply(frame.status, frame.body, headers, closing)
+    return Reply(frame.status, frame.body, headers, request.unread, closing=request.outcome == "BODY_TOO_LARGE")
+
+
+class Elsewhere:
+    """The ASGI application behind what is not served: a path, or a method of a path (`allow` names those that are)."""
+
+    def __init__(self, endpoint: McpEndpoint, reason: str, allow: bytes = b"") -> None:
+        self._endpoint = endpoint
+        self._reason = reason
+        self._allow = allow
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._endpoint.carry(scope, receive, send, self._answer)
+
+    async def _answer(self, request: Request, _scope: Scope, headers: Headers, _receive: Receive) -> App:
+        self._endpoint.check_source(request, headers)
+        if self._allow:
+            request.headers.append((b"allow", self._allow))
+        raise Failure(self._reason)

@@ -16,14 +16,12 @@ from typing import Final, NamedTuple, TypeAlias
 from starlette.types import Receive, Scope, Send
 
 from gateway.accept import Carriage
-from gateway.progress import Pace, Progress, progress_message
+from gateway.progress import EARLY, Pace, Progress, progress_message
 
 NO_HEADERS: Mapping[str, str] = {}
 
 # How long a client that does not read may hold up the last frame once the grace is over.
 FAREWELL_SECONDS: Final = 1.0
-# Timers fire a little early.
-_EARLY = 0.002
 
 
 class Frame(NamedTuple):
@@ -186,7 +184,9 @@ class Answer:
         watch = asyncio.create_task(_watch(receive, hold)) if self._cancel_on_disconnect else None
         failure: Exception | None = None
         try:
-            return await page.carry(self._items)
+            last = await page.carry(self._items)
+            if hold.why is None:
+                return last
         except asyncio.CancelledError:
             if hold.why is None:
                 raise
@@ -228,13 +228,14 @@ class _Page:
         """Writes what comes before the last frame, and gives that back."""
         async for item in items:
             if isinstance(item, Frame):
-                self._headers.update(item.headers)
                 if item.last:
                     return item
+                self._headers.update(item.headers)
         raise RuntimeError("the messages of an answer ended without a last frame")
 
     async def finish(self, last: Frame) -> None:
         """Writes the last frame and ends the answer."""
+        self._headers.update(last.headers)
         length = b"%d" % len(last.body)
         with suppress(OSError):  # some servers tell so that the client has gone
             await self._open(last.status, ((b"content-type", b"application/json"), (b"content-length", length)))
@@ -274,9 +275,9 @@ class _Stream(_Page):
             if isinstance(item, Progress):
                 await self._report(item)
                 continue
-            self._headers.update(item.headers)
             if item.last:
                 return item
+            self._headers.update(item.headers)
             if item.body:
                 await self._write(self._framed(item.body))
             elif self._form is _SSE and not self._late:
@@ -289,6 +290,7 @@ class _Stream(_Page):
         if not self._started and (self._late or last.status >= 400):
             await super().finish(last)
             return
+        self._headers.update(last.headers)
         waiting = self._pace.flush()
         data = self._framed(progress_message(waiting)) if waiting else b""
         if last.body:
@@ -318,7 +320,7 @@ class _Stream(_Page):
             await self._write(self._framed(progress_message(ready)))
 
     def _framed(self, message: bytes) -> bytes:
-        return self._form.before + one_line(message) + self._form.after
+        return b"".join((self._form.before, one_line(message), self._form.after))
 
     async def _write(self, data: bytes) -> None:
         await self._alone()
@@ -368,7 +370,7 @@ class _Stream(_Page):
         self._timer = None
         if self._busy:
             return  # whoever is writing sets the timer again
-        if self._loop.time() + _EARLY < self._due():
+        if self._loop.time() + EARLY < self._due():
             self._arm()
             return
         self._busy = True

@@ -6,15 +6,12 @@ A handler returns an async generator of what frames.py carries: `Progress`, an `
 Each RPC has a deadline, and none waits for a connection: a registry that is away is an answer, not a delay.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import grpc
 import msgspec
-from naru.v1.accounts_pb2 import AuthenticateRequest
-from naru.v1.errors_pb2 import Reason
-from naru.v1.execution_pb2 import CallToolEvent, CallToolRequest
-from naru.v1.registry_pb2 import ListCatalogRequest, ListCatalogResponse
 from structlog.typing import FilteringBoundLogger
 
 from gateway import jsonrpc
@@ -37,6 +34,10 @@ from gateway.params import NO_META, Meta, call_tool_params, initialize_version, 
 from gateway.progress import Progress
 from gateway.revisions import Dialect, Era, Shapes, arguments_are_protocol_errors, progress_token
 from gateway.telemetry import Metrics, Trace
+from naru.v1.accounts_pb2 import AuthenticateRequest
+from naru.v1.errors_pb2 import Reason
+from naru.v1.execution_pb2 import CallToolEvent, CallToolRequest
+from naru.v1.registry_pb2 import ListCatalogRequest, ListCatalogResponse
 
 if TYPE_CHECKING:  # stubs of asynchronous channels exist for the type checker only
     from naru.v1.accounts_pb2_grpc import AccountsAsyncStub
@@ -66,7 +67,8 @@ class Edge(NamedTuple):
 class Request:
     """One HTTP request on its way through the gateway; app.py fills it in as far as the request gets.
 
-    `headers` are added to whatever answer there will be. `outcome`, `tool` and `call_id` are for logs and metrics.
+    `headers` are added to whatever answer there will be; `unread` says that the body has not been read. `outcome`,
+    `tool` and `call_id` are for logs and metrics.
     """
 
     __slots__ = (
@@ -107,7 +109,7 @@ class Request:
         self.call_id = ""
         self.outcome = "ok"
         self.status = 0
-        self.unread = False
+        self.unread = True
 
     @property
     def id(self) -> bytes:
@@ -227,6 +229,10 @@ async def _run(edge: Edge, request: Request, call: CallToolRequest) -> Items:
         yield failure_frame(edge, request, Failure("CALL_OUTCOME_UNKNOWN"))  # a stream that ended without a result
     except grpc.aio.AioRpcError as error:
         yield failure_frame(edge, request, _failed(edge, request, error, "CallTool", may_have_run=True))
+    except asyncio.CancelledError:
+        request.outcome = "cancelled"
+        edge.metrics.rpc("CallTool", "CANCELLED")
+        raise
     finally:
         rpc.cancel()
 

@@ -10,8 +10,8 @@ PER_SECOND = 10.0
 
 # Beyond this, `repr` writes floats with an exponent, and nothing below it loses a digit as an integer.
 _EXACT = 1e16
-# Timers fire a little early.
-_EARLY = 0.002
+# Seconds by which timers may fire too early.
+EARLY = 0.002
 
 
 class Progress(NamedTuple):
@@ -60,7 +60,7 @@ class Pace:
 
     def take(self, now: float) -> Progress | None:
         """Gives back what waits, if its time has come."""
-        if self._waiting is None or now + _EARLY < self.due():
+        if self._waiting is None or now + EARLY < self.due():
             return None
         self._refill(now)
         self._tokens -= 1

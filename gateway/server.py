@@ -24,6 +24,8 @@ MAX_HEAD_BYTES: Final = 64 << 10
 _KEEP_ALIVE_SECONDS = 75
 # How long the last messages may take to be written once the grace is over.
 _FAREWELL_SECONDS = 5
+# How long a client that is refused may go on sending before its connection is closed.
+_LINGER_SECONDS = 2.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -113,9 +115,12 @@ class Protocol(HttpToolsProtocol):
 
     _in_head = True
     _head_bytes = 0
+    _refused = False
 
     def data_received(self, data: bytes) -> None:
         """Counts a head that comes in pieces: the parser itself would take headers without end."""
+        if self._refused:
+            return
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -132,7 +137,7 @@ class Protocol(HttpToolsProtocol):
         """A head is whole; one that came in a single piece is measured here."""
         self._in_head = False
         if sum([len(value) for _, value in self.headers]) + len(self.url) > MAX_HEAD_BYTES:
-            self.app = Reply(431, self._complaint("the headers are too large"), closing=True)
+            self.app = Reply(431, self._complaint("the headers are too large"), unread=True, closing=True)
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -140,12 +145,16 @@ class Protocol(HttpToolsProtocol):
         self._refuse(400, "not a valid HTTP request")
 
     def _refuse(self, status: int, detail: str) -> None:
+        """Answers and closes, but not at once: with unread data the closing would take the answer down with it."""
+        self._refused = True
+        if self.cycle is not None and not self.cycle.response_complete:  # an answer is being written: no second one
+            self.transport.close()
+            return
         body = self._complaint(detail)
-        head = (
-            f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close"
-        )
-        self.transport.write(f"{head}\r\n\r\n".encode() + body)
-        self.transport.close()
+        head = f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        self.transport.write(f"{head}connection: close\r\n\r\n".encode() + body)
+        self.transport.write_eof()
+        self.loop.call_later(_LINGER_SECONDS, self.transport.close)
 
     def _complaint(self, detail: str) -> bytes:
         message, data = describe("INVALID_REQUEST", {"detail": detail}, self.wording)

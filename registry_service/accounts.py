@@ -12,10 +12,10 @@ from zoneinfo import ZoneInfo
 import grpc
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.timestamp_pb2 import Timestamp
-from naru.v1 import accounts_pb2, accounts_pb2_grpc
 from sqlalchemy import select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from naru.v1 import accounts_pb2, accounts_pb2_grpc
 from registry_service.caller import CALLER
 from registry_service.catalog import Catalog
 from registry_service.credentials import LIVE_SECRETS, authenticate, digest, new_client_id, new_secret

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from naru.v1 import errors_pb2
 from registry_service.blocks import ContentBlock
 from registry_service.errors import Fact, ToolResponseInvalidError
 from registry_service.media import Kind, Media, decode_leniently, decode_text
@@ -24,14 +25,14 @@ _JSON_SPACE = " \t\r\n"
 class Answer(NamedTuple):
     """What the tool said. The bytes are JSON text; empty `structured` and `meta` mean none.
 
-    `reason` is a value of the contract's `Reason`, 0 where Naru knows no more than the tool said; `facts` go with it.
+    `reason` is unspecified where Naru knows no more than the tool said; `facts` go with it.
     """
 
     content: bytes
     structured: bytes = b""
     is_error: bool = False
     meta: bytes = b""
-    reason: int = 0
+    reason: "errors_pb2.Reason.ValueType" = errors_pb2.REASON_UNSPECIFIED
     facts: Mapping[str, Fact] = {}
 
 

@@ -10,12 +10,12 @@ from typing import Annotated
 
 import msgspec
 import typer
-from naru.v1 import errors_pb2, execution_pb2
 
+from naru.v1 import errors_pb2, execution_pb2
 from registry_service import cli_accounts, cli_tools, doctor
 from registry_service import cli_output as out
 from registry_service.cli_access import CliError, Exit
-from registry_service.cli_call import Gateway, arguments_of
+from registry_service.cli_call import Gateway, Reply, arguments_of
 from registry_service.cli_command import AsJson, access, command, execution, new_app
 
 HELP = (
@@ -59,11 +59,14 @@ def call(
     if arg and args is not None:
         raise CliError("--arg and --args are two ways of saying the same: use one", Exit.USAGE)
     gateway = Gateway(access(), language(), timeout)
-    result = asyncio.run(run_call(gateway, name, arg or [], args, lane))
-    raise typer.Exit(out.show_result(result, output, as_json=as_json))
+    reply = asyncio.run(run_call(gateway, name, arg or [], args, lane))
+    code = out.show_result(reply.result, output, as_json=as_json)
+    if code is not Exit.OK and reply.call_id:
+        out.note(f"(call {reply.call_id}: `naru record` tells what the ledger holds of it)")
+    raise typer.Exit(code)
 
 
-async def run_call(gateway: Gateway, name: str, pairs: list[str], args: str | None, lane: str) -> bytes:
+async def run_call(gateway: Gateway, name: str, pairs: list[str], args: str | None, lane: str) -> Reply:
     arguments = checked_object(args) if args is not None else await arguments_of(gateway, name, pairs)
     with out.progress_bar(name) as report:
         return await gateway.call_tool(name, arguments, lane, report)

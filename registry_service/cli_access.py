@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 import msgspec
@@ -106,11 +107,13 @@ class Access:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str], directory: Path) -> "Access":
-        """Raises CliError (USAGE) for a file that is named and cannot be read."""
+        """Raises CliError (USAGE) for a file that cannot be read, or what is no URL."""
         state = directory / STATE_DIRECTORY
         run = read_run(state)
         registry, registry_from = address(environ, "NARU_REGISTRY", run.get("registry"), DEFAULT_REGISTRY)
         url, url_from = address(environ, "NARU_URL", run.get("url"), DEFAULT_URL)
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise CliError(f"{url_from}: {url} does not begin with http:// or https://", Exit.USAGE)
         token, token_from = admin_token(environ, state if registry_from == FROM_RUN else None)
         credential, credential_from = account_credential(environ, state if url_from == FROM_RUN else None)
         return cls(
@@ -220,10 +223,16 @@ def failure(error: grpc.RpcError, access: Access) -> CliError:
             return CliError(f"the registry at {where} is out of reach: {details}", Exit.UNREACHABLE)
         return CliError(f"{code.name}: {details}")
     facts = {name: msgspec.json.decode(value) for name, value in info.metadata.items()}
-    message = details or info.reason
+    message = details if details not in ("", info.reason) else sentence(info.reason, facts)
     if info.reason == "TOKEN_INVALID":
         message = f"the registry refused the admin token of {access.admin_token_from}"
     return CliError(message, EXITS_BY_REASON.get(info.reason, Exit.FAILURE), info.reason, facts)
+
+
+def sentence(reason: str, facts: Mapping[str, Any]) -> str:
+    """`TOOL_VERSION_NOT_FOUND` with its facts → `tool version not found: tool echo, version 9`."""
+    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
+    return reason.lower().replace("_", " ") + (f": {told}" if told else "")
 
 
 def error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo | None:

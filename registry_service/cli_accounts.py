@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 from google.protobuf.field_mask_pb2 import FieldMask
-from naru.v1 import accounts_pb2
 
+from naru.v1 import accounts_pb2
 from registry_service import cli_output as out
 from registry_service.cli_access import CliError, Exit
 from registry_service.cli_command import AsJson, access, accounts, command, new_app, pages

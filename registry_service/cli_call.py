@@ -3,7 +3,7 @@
 import base64
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
@@ -39,6 +39,13 @@ class Message(msgspec.Struct):
     error: RpcError | None = None
 
 
+class Reply(NamedTuple):
+    """`result` is JSON text, as it came. `call_id` is empty for what was not a call."""
+
+    result: bytes
+    call_id: str
+
+
 Report = Callable[[Progress], None]
 
 
@@ -61,10 +68,10 @@ class Gateway:
     async def request(self, method: str, params: bytes = b"{}") -> bytes:
         """The `result` of a method other than tools/call, as JSON text."""
         headers = {"Accept": "application/json, text/event-stream"}
-        return await self.exchange(envelope(method, params), headers, REQUEST_SECONDS)
+        return (await self.exchange(envelope(method, params), headers, REQUEST_SECONDS)).result
 
-    async def call_tool(self, name: str, arguments: bytes, lane: str = "", report: Report | None = None) -> bytes:
-        """Calls a tool over SSE; the CallToolResult as JSON text."""
+    async def call_tool(self, name: str, arguments: bytes, lane: str = "", report: Report | None = None) -> Reply:
+        """Calls a tool over SSE; the result is a CallToolResult."""
         headers = {"Accept": "text/event-stream"}
         if lane:
             headers["X-MCP-Env-Scope"] = lane
@@ -73,7 +80,7 @@ class Gateway:
 
     async def exchange(
         self, body: bytes, headers: Mapping[str, str], seconds: float | None, report: Report | None = None
-    ) -> bytes:
+    ) -> Reply:
         access = self.access
         try:
             async with (
@@ -102,7 +109,7 @@ class Gateway:
         return aiohttp.ClientSession(headers=headers, timeout=limits)
 
 
-async def last_result(access: Access, response: aiohttp.ClientResponse, report: Report | None) -> bytes:
+async def last_result(access: Access, response: aiohttp.ClientResponse, report: Report | None) -> Reply:
     read = events if response.content_type == "text/event-stream" else whole
     async for text in read(response.content):
         message = decode(access, response, text)
@@ -112,7 +119,7 @@ async def last_result(access: Access, response: aiohttp.ClientResponse, report: 
             if report is not None:
                 report(message.params)
         elif bytes(message.result):
-            return bytes(message.result)
+            return Reply(bytes(message.result), response.headers.get("X-Naru-Call-Id", ""))
     raise CliError(f"{access.url} answered HTTP {response.status} without a result", Exit.UNREACHABLE)
 
 
@@ -132,7 +139,8 @@ def rpc_failure(access: Access, response: aiohttp.ClientResponse, error: RpcErro
         code = Exit.REFUSED
     if reason == "UNAUTHENTICATED":
         message = f"{message} ({access.credential_from})"
-    return CliError(message, code, reason, {"code": error.code, **error.data})
+    facts = {"code": error.code, "call_id": response.headers.get("X-Naru-Call-Id", ""), **error.data}
+    return CliError(message, code, reason, {name: value for name, value in facts.items() if value != ""})
 
 
 async def whole(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

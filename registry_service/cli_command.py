@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from naru.v1 import accounts_pb2_grpc, execution_pb2_grpc, registry_pb2_grpc
 from typer.core import TyperCommand
 
+from naru.v1 import accounts_pb2_grpc, execution_pb2_grpc, registry_pb2_grpc
 from registry_service import cli_output as out
 from registry_service.cli_access import RPC_TIMEOUT, Access, CliError, admin_metadata, open_channel
 

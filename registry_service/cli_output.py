@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import typer
 from google.protobuf.timestamp_pb2 import Timestamp
-from naru.v1 import accounts_pb2, execution_pb2, registry_pb2
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -18,6 +17,7 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from naru.v1 import accounts_pb2, execution_pb2, registry_pb2
 from registry_service.cli_access import CliError, Exit
 from registry_service.cli_call import Progress, Report
 

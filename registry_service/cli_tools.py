@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from naru.v1 import registry_pb2
 
+from naru.v1 import registry_pb2
 from registry_service import cli_output as out
 from registry_service import manifest_file
 from registry_service.cli_access import CliError, Exit

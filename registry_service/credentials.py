@@ -14,7 +14,6 @@ import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from naru.v1 import accounts_pb2
-
 from registry_service.errors import AccountSuspendedError, UnauthenticatedError
 
 if TYPE_CHECKING:

@@ -25,16 +25,13 @@ from typing import Any, ClassVar, Literal
 
 import asyncpg
 import structlog
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, event, func, select, text, update
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
+from registry_service import migrations
 from registry_service.models import CatalogRevision
 
 # Keys of advisory locks: two 32-bit numbers, of which the first is "naru". Executors have the space of 64-bit keys.
@@ -55,10 +52,6 @@ class DatabaseInUseError(Exception):
     """Another process owns the SQLite file; the message names both."""
 
 
-class DatabaseVersionError(Exception):
-    """The tables are those of a newer version of Naru; the message tells their revision."""
-
-
 class DatabaseUnreachableError(Exception):
     """There was no connection, or it was lost. The message says why and holds no password."""
 
@@ -71,6 +64,7 @@ _LOST = (
     OSError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
@@ -116,17 +110,17 @@ class Database(ABC):
     async def migrate(self) -> None:
         """Brings the tables up to date, in one transaction, and waits for another process that does the same.
 
-        Raises DatabaseVersionError when the tables are newer than this program.
+        Raises migrations.UnknownRevisionError when the tables are newer than this program.
         """
         async with self.turn, self._writing.begin() as connection:
             if self.dialect == "postgresql":
                 await connection.execute(select(func.pg_advisory_xact_lock(*MIGRATION_LOCK)))
-            await connection.run_sync(_upgrade)
+            await connection.run_sync(migrations.upgrade)
 
     async def is_migrated(self) -> bool:
         """Tells whether the tables are exactly those of this program."""
         async with self.engine.connect() as connection:
-            return await connection.run_sync(_current) == _scripts().get_current_head()
+            return await connection.run_sync(migrations.is_current)
 
     async def ping(self) -> None:
         """Asks the database something; raises one of UNAVAILABLE when it does not answer."""
@@ -186,7 +180,8 @@ class SqliteDatabase(Database):
     dialect = "sqlite"
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
+        # Links to the file share its lock.
+        self.path = path.resolve()
         self._owner_lock = _own(self.path)
         try:
             # Reads one row that is always in memory: in 10 µs here, in 300 through a thread and SQLAlchemy.
@@ -258,7 +253,11 @@ class PostgresqlDatabase(Database):
                 command_timeout=STATEMENT_SECONDS,
                 server_settings=_SERVER_SETTINGS,
             )
-            await connection.execute(_DURABLE)
+            try:
+                await connection.execute(_DURABLE)
+            except BaseException:
+                connection.terminate()
+                raise
         except (asyncpg.PostgresError, *_LOST) as error:
             raise DatabaseUnreachableError(str(error) or type(error).__name__) from error
         return connection
@@ -369,26 +368,3 @@ async def _listen(connection: asyncpg.Connection, on_change: Callable[[], None])
                 await lost.wait()
         except TimeoutError:
             await connection.execute("SELECT 1", timeout=CONNECT_SECONDS)
-
-
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", "registry_service:migrations")
-    return config
-
-
-def _scripts() -> ScriptDirectory:
-    return ScriptDirectory.from_config(_config())
-
-
-def _current(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
-
-
-def _upgrade(connection: Connection) -> None:
-    current = _current(connection)
-    if current is not None and current not in {script.revision for script in _scripts().walk_revisions()}:
-        raise DatabaseVersionError(f"the database is at revision {current}, which this version of Naru does not know")
-    config = _config()
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")

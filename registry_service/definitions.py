@@ -106,8 +106,8 @@ def parse_definition(raw: bytes, plans: Collection[str] | None = None) -> Defini
     if not isinstance(value, dict):
         return [Fault("", "must be an object")]
     text = compact(raw)
-    faults = list(_faults(value, members(text), plans))
-    return faults or _build(text)
+    texts = members(text)
+    return list(_faults(value, texts, plans)) or _build(text, texts)
 
 
 def _faults(value: dict[str, object], texts: dict[str, bytes], plans: Collection[str] | None) -> Iterator[Fault]:
@@ -264,53 +264,41 @@ _CHECKS: Mapping[str, Callable[[object, str], Iterator[Fault]]] = {
 _MEMBERS = frozenset([*_CHECKS, "inputSchema", "outputSchema", "access", "endpoint"])
 
 
-class _Hints(msgspec.Struct, rename="camel"):
+class _Hints(msgspec.Struct, frozen=True, rename="camel"):
     read_only_hint: bool = False
     idempotent_hint: bool = False
 
 
 class _Entry(msgspec.Struct, rename="camel"):
-    """The types that a definition without faults has."""
+    """The types that the members of a definition without faults have, those that stay JSON text aside."""
 
     description: str
-    input_schema: msgspec.Raw
     endpoint: dict[str, Endpoint]
     title: str | None = None
-    output_schema: msgspec.Raw | None = None
-    annotations: msgspec.Raw | None = None
-    icons: msgspec.Raw | None = None
-    meta: msgspec.Raw | None = msgspec.field(name="_meta", default=None)
+    annotations: _Hints = _Hints()
     timeout: str | float | None = None
     max_concurrency: int | None = None
     access: Access | None = None
-    required_client_capabilities: msgspec.Raw | None = None
 
 
 _ENTRY = msgspec.json.Decoder(_Entry)
-_ANNOTATIONS = msgspec.json.Decoder(_Hints)
 
 
-def _build(text: bytes) -> Definition:
+def _build(text: bytes, texts: Mapping[str, bytes]) -> Definition:
     entry = _ENTRY.decode(text)
-    annotations = _bytes(entry.annotations)
-    hints = _ANNOTATIONS.decode(annotations or b"{}")
     return Definition(
         document=text,
         title=entry.title,
         description=entry.description,
-        input_schema=bytes(entry.input_schema),
-        output_schema=_bytes(entry.output_schema),
-        annotations=annotations,
-        icons=_bytes(entry.icons),
-        meta=_bytes(entry.meta),
+        input_schema=texts["inputSchema"],
+        output_schema=texts.get("outputSchema"),
+        annotations=texts.get("annotations"),
+        icons=texts.get("icons"),
+        meta=texts.get("_meta"),
         timeout=_seconds(entry.timeout),
         max_concurrency=entry.max_concurrency,
         access=entry.access,
-        required_client_capabilities=_bytes(entry.required_client_capabilities),
+        required_client_capabilities=texts.get("requiredClientCapabilities"),
         endpoints=entry.endpoint,
-        idempotent=hints.read_only_hint or hints.idempotent_hint,
+        idempotent=entry.annotations.read_only_hint or entry.annotations.idempotent_hint,
     )
-
-
-def _bytes(raw: msgspec.Raw | None) -> bytes | None:
-    return None if raw is None else bytes(raw)

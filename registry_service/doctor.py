@@ -13,13 +13,13 @@ import aiohttp
 import grpc
 import msgspec
 import typer
-from naru.v1 import registry_pb2
 
+from naru.v1 import registry_pb2
 from registry_service.cli_access import Access, CliError, open_channel, serving
 from registry_service.cli_call import Gateway
 from registry_service.cli_command import pages, registry
 
-CONNECT_SECONDS = 4.0
+CONNECT_SECONDS = 3.0
 
 
 class State(StrEnum):
@@ -184,18 +184,32 @@ async def gateway_findings(access: Access) -> list[Finding]:
         ready, detail = await get(access, "/readyz")
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         return [Finding("gateway", State.WRONG, f"nothing answers at {where}: {error}", "NARU_URL", remedy)]
-    if alive == 421:
-        message = f"the gateway at {where} does not serve this host name"
-        return [Finding("gateway", State.WRONG, message, "GATEWAY_ALLOWED_HOSTS", "add the host of NARU_URL to it")]
     if alive != 200:
         message = f"what answers at {where} is not Naru's gateway (HTTP {alive} for /healthz)"
         return [Finding("gateway", State.WRONG, message, "NARU_URL", remedy)]
     if ready != 200:
-        message = f"the gateway at {where} cannot use its registry: {detail}"
-        remedy = "do they lead to the registry, and is GATEWAY_REGISTRY_TOKEN its REGISTRY_SERVICE_TOKEN?"
-        setting = "GATEWAY_REGISTRY, GATEWAY_REGISTRY_TOKEN"
-        return [Finding("gateway", State.WRONG, message, setting, remedy)]
+        return [unready(where, detail)]
     return [Finding("gateway", State.OK, f"{where} is ready"), await credential_finding(access)]
+
+
+class Readiness(msgspec.Struct):
+    """The body of /readyz."""
+
+    status: str = ""
+    troubles: list[str] = []
+
+
+def unready(where: str, body: str) -> Finding:
+    try:
+        readiness = msgspec.json.decode(body, type=Readiness)
+    except msgspec.DecodeError:
+        readiness = Readiness()
+    told = "; ".join(readiness.troubles) or readiness.status or "it does not say why"
+    message = f"the gateway at {where} is not ready: {told}"
+    if "GATEWAY_REGISTRY_TOKEN" in told:
+        remedy = "take the value of the registry's REGISTRY_SERVICE_TOKEN"
+        return Finding("gateway", State.WRONG, message, "GATEWAY_REGISTRY_TOKEN", remedy)
+    return Finding("gateway", State.WRONG, message, "GATEWAY_REGISTRY", "does it lead to a registry that serves?")
 
 
 async def get(access: Access, path: str) -> tuple[int, str]:
@@ -203,7 +217,7 @@ async def get(access: Access, path: str) -> tuple[int, str]:
     url = urlunsplit((*urlsplit(access.url)[:2], path, "", ""))
     timeout = aiohttp.ClientTimeout(total=2 * CONNECT_SECONDS, sock_connect=CONNECT_SECONDS)
     async with aiohttp.ClientSession(timeout=timeout) as client, client.get(url, allow_redirects=False) as response:
-        return response.status, (await response.content.read(500)).decode(errors="replace").strip()
+        return response.status, (await response.content.read(4096)).decode(errors="replace").strip()
 
 
 async def credential_finding(access: Access) -> Finding:
@@ -223,6 +237,7 @@ def credential_trouble(access: Access, error: CliError) -> Finding:
         "ACCOUNT_SUSPENDED": (access.credential_from, "`naru account resume CLIENT_ID` ends the suspension"),
         "AUTHORIZATION_MALFORMED": (access.credential_from, "it is id:secret, in one line"),
         "PATH_NOT_FOUND": ("NARU_URL", "its path must be one of the gateway's GATEWAY_MCP_PATHS"),
+        "HOST_NOT_ALLOWED": ("GATEWAY_ALLOWED_HOSTS", "add the host of NARU_URL to it"),
         "TOKEN_INVALID": ("GATEWAY_REGISTRY_TOKEN", "take the value of the registry's REGISTRY_SERVICE_TOKEN"),
         "SERVICE_UNAVAILABLE": ("GATEWAY_REGISTRY", "does it lead to a registry that serves?"),
     }

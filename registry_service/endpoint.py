@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
-from naru.v1 import errors_pb2
 
+from naru.v1 import errors_pb2
 from registry_service.answers import ERROR_BODY_BYTES, Answer, from_body, from_http_error, from_nothing
 from registry_service.bodies import Body
 from registry_service.catalog import ToolEntry
@@ -28,6 +28,8 @@ CONNECT_SECONDS = 10.0
 # What one gRPC message may hold of an answer: content and structured content together are larger than the body.
 MAX_ANSWER_BYTES = 16 * 1024 * 1024 - 64 * 1024
 
+# Too early, too many, took too long: the statuses below 500 that may be another one later.
+_MAY_PASS = frozenset({408, 425, 429})
 _ROUTES = 4096
 
 
@@ -169,7 +171,11 @@ class EndpointClient:
 
 async def _read_refusal(response: aiohttp.ClientResponse, media: Media) -> Answer:
     """What is neither a 2xx nor a refusal of our credential: redirects too, which are never followed."""
-    facts: dict[str, Fact] = {"http_status": response.status}
+    status = response.status
+    facts: dict[str, Fact] = {"http_status": status}
+    if status < 500 and status not in _MAY_PASS:
+        # Whatever the tool says of itself: the identical request would fail again.
+        facts["safe_to_retry"] = False
     retry_after = response.headers.get("Retry-After", "")
     if retry_after.isascii() and retry_after.isdigit():
         facts["retry_after_seconds"] = int(retry_after[:6])

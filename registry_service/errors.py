@@ -1,18 +1,18 @@
 """The one hierarchy of failures of the registry service.
 
 Each class stands for one `Reason` of the contract and the canonical gRPC code it travels with. `interceptors.py` turns
-an instance into `google.rpc.Status` with one `ErrorInfo`; nothing else does. A test proves that every reason has a class
-here or belongs to the gateway alone.
+an instance into `google.rpc.Status` with one `ErrorInfo`; nothing else does. A test proves that every reason has a
+class here or belongs to the gateway alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 from google.rpc import code_pb2
 
 from naru.v1 import errors_pb2
 
-Fact: TypeAlias = str | int | float | bool | None | list["Fact"] | dict[str, "Fact"]
+Fact: TypeAlias = str | int | float | bool | Sequence["Fact"] | Mapping[str, "Fact"] | None
 
 
 class NaruError(Exception):
@@ -22,7 +22,7 @@ class NaruError(Exception):
     must not hold secrets, arguments or results.
     """
 
-    reason: ClassVar[errors_pb2.Reason] = errors_pb2.INTERNAL
+    reason: ClassVar[errors_pb2.Reason.ValueType] = errors_pb2.INTERNAL
     code: ClassVar[int] = code_pb2.INTERNAL
 
     def __init__(self, message: str = "", **facts: Fact) -> None:

@@ -18,8 +18,8 @@ import msgspec
 import structlog
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
-from naru.v1 import errors_pb2
 
+from naru.v1 import errors_pb2
 from registry_service.caller import CALLER, Caller
 from registry_service.credentials import parse_basic
 from registry_service.database import UNAVAILABLE
@@ -79,7 +79,8 @@ class Gate:
     def __init__(self, cause: str) -> None:
         self.cause: str | None = cause
         # The tasks of streams that have no end of their own, and would hold up a stop for all its grace.
-        self.endless: set[asyncio.Task[Any]] = set()
+        self.endless: set[asyncio.Future[Any]] = set()
+        self.streams_ended = False
 
     def open(self) -> None:
         self.cause = None
@@ -89,6 +90,7 @@ class Gate:
         self.cause = cause
 
     def end_streams(self) -> None:
+        self.streams_ended = True
         for task in self.endless:
             task.cancel()
 
@@ -213,11 +215,17 @@ class Border:
         return border if self._policy in (Policy.ACCOUNT, Policy.EITHER, Policy.ADMIN) else self._endless(border)
 
     def _endless(self, behaviour: Behaviour) -> Behaviour:
+        """grpc.aio sends no status for a handler that is cancelled, so that what is cancelled is a task within it."""
+
         async def border(request: Any, context: Context) -> None:
-            task = cast("asyncio.Task[Any]", asyncio.current_task())
+            task = asyncio.ensure_future(behaviour(request, context))
             self._gate.endless.add(task)
             try:
-                await behaviour(request, context)
+                await task
+            except asyncio.CancelledError:
+                if not self._gate.streams_ended:
+                    raise
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the service stops")
             finally:
                 self._gate.endless.discard(task)
 

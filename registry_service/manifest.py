@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from naru.v1 import registry_pb2
 from packaging.version import Version
 
+from naru.v1 import registry_pb2
 from registry_service.definitions import Definition, name_fault, parse_definition, read_version
 from registry_service.documents import DocumentError, Fault, compact, items, join, members, read, same, shown, token
 

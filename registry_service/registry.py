@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import binascii
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -11,11 +10,11 @@ import grpc
 import msgspec
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.timestamp_pb2 import Timestamp
-from naru.v1 import registry_pb2, registry_pb2_grpc
 from packaging.version import Version
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from naru.v1 import registry_pb2, registry_pb2_grpc
 from registry_service.caller import CALLER
 from registry_service.catalog import Catalog
 from registry_service.credentials import authenticate
@@ -24,13 +23,14 @@ from registry_service.definitions import name_fault, parse_definition, read_vers
 from registry_service.documents import Fault
 from registry_service.errors import (
     DefinitionInvalidError,
+    Fact,
     PageTokenInvalidError,
     RequestInvalidError,
     ToolNotFoundError,
     ToolVersionExistsError,
     ToolVersionNotFoundError,
 )
-from registry_service.manifest import Entry, Known, Steps, plan_steps, read_manifest
+from registry_service.manifest import Known, Steps, plan_steps, read_manifest
 from registry_service.models import Tool, ToolVersion, now_micros
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -87,13 +87,13 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
     ) -> registry_pb2.ListToolVersionsResponse:
         size = _page_size(request.page_size, DEFAULT_PAGE)
         kind = f"versions of {request.tool}"
-        after = read_version(_after(kind, request.page_token)) if request.page_token else None
+        after = _after_version(kind, request.page_token)
         async with self._database.sessions() as session:
             tool = await _find_tool(session, request.tool)
             sizes = await _live_versions(session, tool.name)
             newest = sorted(sizes, key=Version, reverse=True)
             rest = [version for version in newest if after is None or Version(version) < after]
-            page = rest[: _fitting(rest[:size], [sizes[version] for version in rest[:size]])]
+            page = rest[: _fitting([sizes[version] for version in rest[:size]])]
             chosen = ToolVersion.tool == tool.name, ToolVersion.version.in_(page)
             rows = {row.version: row for row in await session.scalars(select(ToolVersion).where(*chosen))}
         more = page[-1] if len(page) < len(rest) else None
@@ -212,7 +212,7 @@ async def _live_versions(session: AsyncSession, tool: str) -> dict[str, int]:
     """Returns the versions of a tool, each with the size of its definition in bytes."""
     query = select(ToolVersion.version, func.length(ToolVersion.definition))
     rows = await session.execute(query.where(ToolVersion.tool == tool, ToolVersion.delete_time.is_(None)))
-    return {version: size for version, size in rows}
+    return dict(rows.tuples().all())
 
 
 async def _active_versions(session: AsyncSession, tool: str) -> Sequence[str]:
@@ -325,13 +325,15 @@ def _read_version(text: str) -> Version:
         raise RequestInvalidError(f"version: {error}", field="version", detail=str(error)) from None
 
 
-def _told(faults: Sequence[Fault]) -> list[dict[str, str]]:
-    told, left = [], MAX_FAULTS_TOLD_BYTES
+def _told(faults: Sequence[Fault]) -> list[Fact]:
+    told: list[Fact] = []
+    left = MAX_FAULTS_TOLD_BYTES
     for fault in faults:
-        left -= len(msgspec.json.encode(fault._asdict())) + 1
+        fact: Fact = {"pointer": fault.pointer, "message": fault.message}
+        left -= len(msgspec.json.encode(fact)) + 1
         if left < 0:
             break
-        told.append(fault._asdict())
+        told.append(fact)
     return told
 
 
@@ -371,6 +373,15 @@ def _after(kind: str, page_token: str) -> str:
         position = _POSITION.decode(base64.b64decode(page_token.encode("ascii"), altchars=b"-_", validate=True))
     except (ValueError, msgspec.MsgspecError):
         raise PageTokenInvalidError("the page token is not one that this service issued") from None
-    if position.kind != kind or (name_fault(position.key) and kind != ""):
+    if position.kind != kind or not position.key.isprintable():
         raise PageTokenInvalidError("the page token is not one that this service issued for this list")
     return position.key
+
+
+def _after_version(kind: str, page_token: str) -> Version | None:
+    if not page_token:
+        return None
+    try:
+        return read_version(_after(kind, page_token))
+    except ValueError:
+        raise PageTokenInvalidError("the page token is not one that this service issued for this list") from None

@@ -10,7 +10,7 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlencode
 
@@ -96,13 +96,13 @@ class Route:
         if not self._sends_query:
             body = b"{" + b",".join(_encode(name) + b":" + raw for name, raw in members.items()) + b"}"
             return self._url(path, self._query), body
-        pairs = urlencode(
-            [(name, text) for name, raw in members.items() for text in _query_texts(raw)], quote_via=quote
-        )
-        query = self._query
-        if pairs:
-            query += ("&" if len(query) > 1 else "" if query else "?") + pairs
-        return URL(self._origin + path + query, encoded=True), None
+        pairs = [(name, text) for name, raw in members.items() for text in _query_texts(raw)]
+        query = "&".join(filter(None, (self._query, urlencode(pairs, quote_via=quote))))
+        return self._url(path, query), None
+
+    def _url(self, path: str, query: str) -> URL:
+        """Encoded, so that the URL library changes nothing: it would take even `%2E%2E` for a step in the tree."""
+        return URL(f"{self._origin}{path}?{query}" if query else self._origin + path, encoded=True)
 
     def _fill_path(self, members: dict[str, bytes]) -> str:
         """Takes the path's arguments out of `members`."""
@@ -139,7 +139,7 @@ def _headers_of_ours(tool: ToolEntry, lane: str, sends_query: bool) -> CIMultiDi
     return headers
 
 
-def call_headers(call_id: str, request_id: str, traceparent: str, tracestate: str) -> Mapping[str, str]:
+def call_headers(call_id: str, request_id: str, traceparent: str, tracestate: str) -> dict[str, str]:
     """The headers that name the call, without those that would be empty."""
     headers = {"X-Naru-Call-Id": call_id, "Idempotency-Key": call_id}
     if request_id:

@@ -11,8 +11,8 @@ import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
-from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
 
+from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
 from registry_service.accounts import AccountsServicer
 from registry_service.catalog import Catalog
 from registry_service.database import (
@@ -20,13 +20,13 @@ from registry_service.database import (
     Database,
     DatabaseInUseError,
     DatabaseUnreachableError,
-    DatabaseVersionError,
 )
 from registry_service.endpoint import EndpointClient
 from registry_service.errors import NaruError
 from registry_service.execution import ExecutionServicer
 from registry_service.interceptors import Gate, GuardedServer, Tokens
 from registry_service.ledger import Ledger
+from registry_service.migrations import UnknownRevisionError
 from registry_service.plans import Plan
 from registry_service.registry import RegistryServicer
 from registry_service.settings import Settings
@@ -35,6 +35,9 @@ from registry_service.telemetry import start_metrics
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 PING_SECONDS = 2.0
 RETRY_SECONDS = 2.0
+# For so long, at a stop, the port stays open for clients to hear that health says NOT_SERVING. What comes meanwhile is
+# answered, whereas gRPC cancels without a word what comes between the end of a server and its clients' knowing of it.
+LAME_DUCK_SECONDS = 0.5
 # Lets the answers of calls that were cut at the end of the grace leave the process.
 FAREWELL_SECONDS = 1.0
 CLOSE_SECONDS = 5.0
@@ -110,7 +113,8 @@ class Process:
         guarded = GuardedServer(self._server, self._gate, Tokens(settings.admin_token, settings.service_token))
         server, names = cast("grpc.aio.Server", guarded), []
         if "registry" in wanted:
-            registry_pb2_grpc.add_RegistryServicer_to_server(RegistryServicer(self._database, self._catalog), server)
+            registry = RegistryServicer(self._database, self._catalog, settings.pepper)
+            registry_pb2_grpc.add_RegistryServicer_to_server(registry, server)
             names.append(registry_pb2.DESCRIPTOR.services_by_name["Registry"].full_name)
         if "accounts" in wanted:
             accounts = AccountsServicer(
@@ -203,7 +207,7 @@ class Process:
     async def _migrate(self) -> None:
         try:
             await self._database.migrate()
-        except DatabaseVersionError as error:
+        except UnknownRevisionError as error:
             raise StartError(f"DATABASE_URL: {error}") from None
 
     async def _keep_health(self) -> None:
@@ -231,16 +235,15 @@ class Process:
 
     async def stop(self, at_once: asyncio.Event) -> None:
         """Lets running calls end within the grace, or until `at_once` is set; records all outcomes; closes."""
-        _log.info("stopping", grace_seconds=self._settings.shutdown_grace)
         self._gate.shut("shutting_down")
         await self._health.enter_graceful_shutdown()
-        self._gate.end_streams()
+        _log.info("stopping", grace_seconds=self._settings.shutdown_grace)
         finishing = asyncio.create_task(self._finish(self._settings.shutdown_grace))
         await _either(finishing, at_once.wait())
-        if at_once.is_set():
+        if not finishing.done():
             _log.warning("stopping at once")
+            await _ended(finishing)
             await self._finish(0)
-        await _ended(finishing)
         if self._ledger is not None:
             await _closed("ledger", self._ledger.close())
         if self._endpoints is not None:
@@ -248,10 +251,16 @@ class Process:
         _log.info("stopped")
 
     async def _finish(self, grace: float) -> None:
-        stopping = [self._server.stop(grace + FAREWELL_SECONDS)]
-        if self._execution is not None:
-            stopping.append(self._execution.drain(grace))
-        await asyncio.gather(*stopping)
+        if self._execution is None:
+            await self._stop_server(grace)
+        else:
+            await asyncio.gather(self._stop_server(grace), self._execution.drain(grace))
+
+    async def _stop_server(self, grace: float) -> None:
+        lame_duck = min(grace, LAME_DUCK_SECONDS)
+        await asyncio.sleep(lame_duck)
+        self._gate.end_streams()
+        await self._server.stop(grace - lame_duck + FAREWELL_SECONDS)
 
 
 def _options(settings: Settings) -> list[tuple[str, Any]]:

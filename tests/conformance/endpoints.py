@@ -71,7 +71,7 @@ async def progress(request: web.Request) -> web.StreamResponse:
         frame = {"progress": step, "total": 100, "message": f"Completed step {step} of 100"}
         await response.write(json.dumps(frame).encode() + b"\n")
         await asyncio.sleep(PROGRESS_PAUSE_SECONDS)
-    await response.write(b'{"result":"Progress is complete."}\n')
+    await response.write(b'{"result":{"steps":3}}\n')
     await response.write_eof()
     return response
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import grpc
 import yaml
+
 from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
 
 CALL_SECONDS = 10.0

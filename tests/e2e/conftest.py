@@ -2,36 +2,14 @@
 
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tests.conformance import PACK
+from tests.conformance.pack import Running, start_pack
 from tests.e2e import node_setup
-from tests.e2e.admin import Credential, read_manifest
-from tests.e2e.processes import Process, Stack
-
-
-class Running(NamedTuple):
-    """A pair that serves the tool pack of the conformance suite, and an account that may call it."""
-
-    stack: Stack
-    registry: Process
-    gateway: Process
-    credential: Credential
-
-    @property
-    def url(self) -> str:
-        return f"{self.gateway.url}/mcp"
-
-
-def start_pack(stack: Stack) -> Running:
-    """Starts a pair and the pack's endpoints in this stack, registers the tools and an account."""
-    registry = stack.registry()
-    endpoints = stack.start("tests.conformance.endpoints")
-    admin = stack.admin(registry)
-    admin.apply(read_manifest(PACK, TOOLS_URL=endpoints.url))
-    return Running(stack, registry, stack.gateway(registry), admin.create_account())
+from tests.e2e.processes import Stack
+from tests.postgresql import PostgresqlServer, running_postgresql
 
 
 @pytest.fixture
@@ -39,6 +17,22 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
     """A stack on a new SQLite file, in which nothing runs yet."""
     with Stack(tmp_path) as stack:
         yield stack
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresqlServer]:
+    """A real PostgreSQL server, started when the first test needs it."""
+    with running_postgresql() as server:
+        yield server
+
+
+@pytest.fixture
+def postgresql_stack(postgresql: PostgresqlServer, tmp_path: Path) -> Iterator[Stack]:
+    """A stack on an empty PostgreSQL database, in which nothing runs yet."""
+    url = postgresql.create_database()
+    with Stack(tmp_path, url) as stack:
+        yield stack
+    postgresql.drop_database(url)
 
 
 @pytest.fixture(scope="session")
@@ -62,5 +56,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
         for value in getattr(item, "funcargs", {}).values():
             stack = value.stack if isinstance(value, Running) else value
             if isinstance(stack, Stack):
-                report.sections += [(f"log of {process.name}", process.tail()) for process in stack.processes]
+                report.sections += [(f"log of {process.name}", process.tail(20)) for process in stack.processes]
     return report

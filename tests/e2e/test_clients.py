@@ -1,6 +1,7 @@
 """The official clients against the real pair: each lists the tools, calls them, sees progress and errors."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,12 +17,12 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from tests.conformance import PACK
-from tests.e2e.conftest import Running
+from tests.conformance.endpoints import PNG
+from tests.conformance.pack import MANIFEST, Running
 from tests.e2e.node_setup import NODE_DIRECTORY, node_environment
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
-TOOLS = [tool["name"] for tool in yaml.safe_load(PACK.read_text())["tools"]]
+TOOLS = [tool["name"] for tool in yaml.safe_load(MANIFEST.read_text())["tools"]]
 PROGRESS = [
     (0, 100, "Completed step 0 of 100"),
     (50, 100, "Completed step 50 of 100"),
@@ -86,6 +87,26 @@ async def test_python_client_lists_and_calls(running: Running, mode: str, revisi
 
 
 @modes
+async def test_content_blocks_reach_the_client(running: Running, mode: str, revision: str):
+    async with (
+        httpx2.AsyncClient(headers={"Authorization": running.credential.basic}, timeout=30) as http,
+        Client(streamable_http_client(running.url, http_client=http), mode=mode) as client,
+    ):
+        blocks = [
+            block.model_dump(by_alias=True, exclude_none=True, mode="json")
+            for tool in ("test_simple_text", "test_image_content", "test_audio_content", "test_embedded_resource")
+            for block in (await client.call_tool(tool, {})).content
+        ]
+        mixed = (await client.call_tool("test_multiple_content_types", {})).content
+    text, image, audio, resource = blocks
+    assert text == {"type": "text", "text": "This is a simple text response for testing."}
+    assert (image["type"], image["mimeType"], base64.b64decode(image["data"])) == ("image", "image/png", PNG)
+    assert (audio["type"], audio["mimeType"], base64.b64decode(audio["data"])[:4]) == ("audio", "audio/wav", b"RIFF")
+    assert resource["resource"]["text"] == "This is an embedded resource content."
+    assert [block.type for block in mixed] == ["text", "image", "resource"]
+
+
+@modes
 async def test_fastmcp_client_lists_and_calls(running: Running, mode: str, revision: str):
     seen: list[tuple[float, float | None, str | None]] = []
 
@@ -107,7 +128,7 @@ def check_typescript(seen: dict[str, Any], revision: str) -> None:
     assert seen["tools"] == TOOLS
     assert seen["call"]["result"]["structuredContent"] == {"sum": 5}
     assert [(update["progress"], update["total"], update["message"]) for update in seen["progress"]] == PROGRESS
-    assert seen["withProgress"]["result"]["content"] == [{"type": "text", "text": "Progress is complete."}]
+    assert seen["withProgress"]["result"]["structuredContent"] == {"steps": 3}
     assert seen["failing"]["result"]["isError"] is True
     assert FAILURE_TEXT in seen["failing"]["result"]["content"][0]["text"]
     assert seen["badArguments"]["result"]["isError"] is True

@@ -88,7 +88,7 @@ ranges = st.sampled_from(
 members = st.tuples(ranges, st.sampled_from([None, 0, 250, 500, 1000]), st.sampled_from(["", ";a=b", ' ; a="x,y\\"z"']))
 
 
-def write(member, upper: bool, space: str) -> str:
+def write(member: tuple[str, int | None, str], upper: bool, space: str) -> str:
     media, quality, parameter = member
     text = (media.upper() if upper else media) + parameter
     if quality is not None:
@@ -116,9 +116,7 @@ def reference(sent) -> Carriage | None:
     if json == sse == best and asked_for_sse:
         return Carriage.LATE
     return next(
-        carriage
-        for carriage, q in ((Carriage.JSON, json), (Carriage.SSE, sse), (Carriage.NDJSON, ndjson))
-        if q == best
+        carriage for carriage, q in ((Carriage.JSON, json), (Carriage.SSE, sse), (Carriage.NDJSON, ndjson)) if q == best
     )
 
 
@@ -135,7 +133,14 @@ def test_any_text_is_read(header):
 
 @pytest.mark.parametrize(
     "header",
-    ['a/b;x="' + '\\"' * 32_000, '"\\' * 32_000, 'a/b;q="a,' * 7_000, "a/b" + ";a=1" * 16_000, "," * 65_000, "a/b" * 20_000],
+    [
+        'a/b;x="' + '\\"' * 32_000,
+        '"\\' * 32_000,
+        'a/b;q="a,' * 7_000,
+        "a/b" + ";a=1" * 16_000,
+        "," * 65_000,
+        "a/b" * 20_000,
+    ],
 )
 def test_hostile_headers_are_read_in_no_time(header):
     started = time.process_time()

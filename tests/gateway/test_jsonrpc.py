@@ -73,9 +73,27 @@ json_values = st.recursive(
 # Pieces that make JSON, nearly JSON, and the cases that are refused although `json` accepts them.
 pieces = st.lists(
     st.sampled_from(
-        [b"{", b"}", b"[", b"]", b",", b":", b'"', b'"a"', b'"a":', b"\\", b'\\"', b"\\\\", b"\\ud83d", b"\\ude00"]
-        + [b'"\\ud83d\\ude00"', b'"\\uD800"', b'"\\\\ud800"', b'"\\u0061":', b"NaN", b"-Infinity", b"0", b"01", b"1.", b"1e5"]
-        + [b"-", b"true", b"null", b" ", b"\n", b"\x00", b"\xff", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xea\xb0\x80", b"\x7f"]
+        [
+            *(
+                b"{",
+                b"}",
+                b"[",
+                b"]",
+                b",",
+                b":",
+                b'"',
+                b'"a"',
+                b'"a":',
+                b"\\",
+                b'\\"',
+                b"\\\\",
+                b"\\ud83d",
+                b"\\ude00",
+            ),
+            *(b'"\\ud83d\\ude00"', b'"\\uD800"', b'"\\\\ud800"', b'"\\u0061":', b"NaN", b"-Infinity", b"0", b"01"),
+            *(b"1.", b"1e5", b"-", b"true", b"null", b" ", b"\n", b"\x00", b"\xff", b"\xef\xbb\xbf", b"\xed\xa0\x80"),
+            *(b"\xea\xb0\x80", b"\x7f", b"\\ude00"),
+        ]
     ),
     max_size=12,
 ).map(b"".join)
@@ -109,7 +127,9 @@ def test_every_proper_document_passes(value, ascii_only, indent):
 def test_a_broken_byte_is_judged_as_by_the_reference(value, data):
     body = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
     position = data.draw(st.integers(0, len(body)))
-    junk = data.draw(st.sampled_from([b"\x00", b"\xff", b"\x1f", b"]", b"}", b'"', b"\\", b",", b"\xef\xbb\xbf", b"\xc2"]))
+    junk = data.draw(
+        st.sampled_from([b"\x00", b"\xff", b"\x1f", b"]", b"}", b'"', b"\\", b",", b"\xef\xbb\xbf", b"\xc2"])
+    )
     broken = body[:position] + junk + body[position:]
     assert accepts(broken) == reference_accepts(broken)
 
@@ -125,7 +145,13 @@ def test_nesting_up_to_64_passes(times, brackets):
 
 @pytest.mark.parametrize(
     "body",
-    [b"[" * 10_000, b"[" * 5_000 + b"]" * 5_000, b'{"a":' * 5_000 + b"1" + b"}" * 5_000, b"[" * 4_000_000, b'"' * 999_999],
+    [
+        b"[" * 10_000,
+        b"[" * 5_000 + b"]" * 5_000,
+        b'{"a":' * 5_000 + b"1" + b"}" * 5_000,
+        b"[" * 4_000_000,
+        b'"' * 999_999,
+    ],
 )
 def test_hostile_nesting_is_refused_quickly(body):
     started = time.process_time()
@@ -221,7 +247,11 @@ def test_params_must_be_an_object(params):
 
 
 def test_what_is_said_of_a_body_quotes_nothing_of_it():
-    for body in (b'{"jsonrpc":"s3cret","id":1,"method":"m"}', b'{"jsonrpc":"2.0","id":1,"method":["s3cret"]}', b'["s3cret"]'):
+    for body in (
+        b'{"jsonrpc":"s3cret","id":1,"method":"m"}',
+        b'{"jsonrpc":"2.0","id":1,"method":["s3cret"]}',
+        b'["s3cret"]',
+    ):
         assert "s3cret" not in str(refusal(body))
 
 
@@ -243,15 +273,23 @@ def test_a_number_is_an_id_exactly_where_it_has_no_fraction(token):
 
 @pytest.mark.parametrize(
     ("token", "integral"),
-    [("1e99999999999999999999", True), ("1e-99999999999999999999", False), ("0e-99999999999999999999", True)]
-    + [("1e-00000000000000000000", True), ("100e-00000000000000000000002", True), ("1E+0000000000000000000005", True)],
+    [
+        ("1e99999999999999999999", True),
+        ("1e-99999999999999999999", False),
+        ("0e-99999999999999999999", True),
+        ("1e-00000000000000000000", True),
+        ("100e-00000000000000000000002", True),
+        ("1E+0000000000000000000005", True),
+    ],
 )
 def test_exponents_beyond_reason_are_judged_without_computing_them(token, integral):
     assert is_id(token.encode()) is integral
 
 
-id_tokens = number_tokens.filter(lambda token: is_id(token.encode())) | st.text().map(json.dumps) | st.text().map(
-    lambda text: json.dumps(text, ensure_ascii=False)
+id_tokens = (
+    number_tokens.filter(lambda token: is_id(token.encode()))
+    | st.text().map(json.dumps)
+    | st.text().map(lambda text: json.dumps(text, ensure_ascii=False))
 )
 
 
@@ -263,6 +301,8 @@ def test_ids_and_arguments_survive_byte_for_byte(id_token, numbers, space):
     body = f'{{"method":"m",{space}"params":{space}{params}{space},"id":{space}{id_token},"jsonrpc":"2.0"}}'.encode()
     message = decode(body)
     assert message == Message(id_token.encode(), "m", params.encode())
+    assert isinstance(message, Message)
+    assert message.id is not None
     assert b'"id":' + id_token.encode() + b"," in result(message.id, b"{}")
     assert b'"id":' + id_token.encode() + b"," in error(message.id, -32603, "x")
 

@@ -21,6 +21,10 @@ def message(params: str | bytes, method: str = "tools/call") -> Message:
     return Message(b"5", method, params.encode() if isinstance(params, str) else params)
 
 
+def with_meta(raw: str) -> Message:
+    return message(f'{{"_meta":{raw}}}')
+
+
 def fault(read, params: str, meta: Meta = NO_META) -> str:
     with pytest.raises(ProtocolError) as caught:
         read(message(params), meta)
@@ -124,19 +128,19 @@ def test_meta_elsewhere_is_not_meta(params):
 
 @pytest.mark.parametrize("token", ['""', '"t-1"', "0", "-5", "9007199254740993", "1.0", '"토큰"'])
 def test_progress_tokens_keep_their_text(token):
-    assert meta_of(message('{"_meta":{"progressToken":%s}}' % token)).progress_token == token.encode()
+    assert meta_of(with_meta(f'{{"progressToken":{token}}}')).progress_token == token.encode()
 
 
 @pytest.mark.parametrize("token", ["null", "true", "1.5", "{}", "[]"])
 def test_a_progress_token_of_another_type_is_a_fault(token):
-    meta = meta_of(message('{"_meta":{"progressToken":%s}}' % token))
+    meta = meta_of(with_meta(f'{{"progressToken":{token}}}'))
     assert meta.progress_token is None
     assert "progressToken" in fault(call_tool_params, '{"name":"x"}', meta)
 
 
 @pytest.mark.parametrize("raw", ["null", "[]", '"x"', "5"])
 def test_meta_that_is_no_object_is_a_fault(raw):
-    meta = meta_of(message('{"_meta":%s}' % raw))
+    meta = meta_of(with_meta(raw))
     assert "params._meta" in fault(list_tools_cursor, "{}", meta)
     assert not meta.claims_version
 

@@ -14,10 +14,10 @@ import grpc
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc import error_details_pb2, status_pb2
-from naru.v1 import accounts_pb2 as pb
-from naru.v1 import accounts_pb2_grpc
 from sqlalchemy import select
 
+from naru.v1 import accounts_pb2 as pb
+from naru.v1 import accounts_pb2_grpc
 from registry_service.accounts import AccountsServicer
 from registry_service.catalog import Catalog
 from registry_service.interceptors import Gate, GuardedServer, Tokens

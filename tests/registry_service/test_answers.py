@@ -2,10 +2,11 @@
 
 import base64
 import gzip
+import itertools
 import json
 import zlib
 
-import brotli
+import brotli  # type: ignore[import-untyped]
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -261,7 +262,8 @@ SSE = "text/event-stream"
 NDJSON = "application/x-ndjson"
 EVENTS = (
     '\ufeff: comment\nid: 1\ndata:\n\nevent: x\ndata: {"progress":1,"message":"안녕"}\r\n\r\n'
-    'data:{"other":1}\r\rdata: {"progress":\rdata: 2.5, "total": null}\n\r\n\ndata: {"result":\r\ndata: {"a":"b\u2028c\u0085"}}\n\n'
+    'data:{"other":1}\r\rdata: {"progress":\rdata: 2.5, "total": null}\n\r\n\n'
+    'data: {"result":\r\ndata: {"a":"b\u2028c\u0085"}}\n\n'
 ).encode()
 LINES = (
     '{"progress":1,"message":"안녕"}\r\n\n{"other":1}\n \n{"progress":2.5}\n{"result":{"a":"b\u2028c\u0085"}}'
@@ -274,7 +276,7 @@ class TestStreams:
     def test_chunks_may_be_cut_anywhere(self, stream, cuts):
         content_type, data = stream
         borders = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
-        chunks = [data[start:end] for start, end in zip(borders, borders[1:], strict=False)]
+        chunks = [data[start:end] for start, end in itertools.pairwise(borders)]
         answer, progress = feed_all(content_type, chunks)
         assert json.loads(answer.structured) == {"a": "b\u2028c\u0085"}
         assert progress == [(1, None, "안녕"), (2.5, None, "")]
@@ -291,7 +293,9 @@ class TestStreams:
             with pytest.raises(ToolResponseInvalidError):
                 feed_all(content_type, [chunk])
 
-    @pytest.mark.parametrize("frame", [b"[1]", b"oops", b'{"progress":"1"}', b'{"progress":true}', b'{"progress":1e999}'])
+    @pytest.mark.parametrize(
+        "frame", [b"[1]", b"oops", b'{"progress":"1"}', b'{"progress":true}', b'{"progress":1e999}']
+    )
     def test_what_is_no_frame_is_refused(self, frame):
         with pytest.raises(ToolResponseInvalidError):
             feed_all(NDJSON, [frame + b'\n{"result":1}\n'])

@@ -6,8 +6,8 @@ import zlib
 from types import SimpleNamespace
 
 import pytest
-from naru.v1 import accounts_pb2
 
+from naru.v1 import accounts_pb2
 from registry_service import credentials
 from registry_service.credentials import Credential, authenticate, digest, parse_basic
 from registry_service.errors import AccountSuspendedError, UnauthenticatedError

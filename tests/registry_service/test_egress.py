@@ -105,10 +105,10 @@ def test_no_socket_is_made_for_a_refused_address():
 
 @contextlib.asynccontextmanager
 async def listening():
-    accepted = []
+    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
 
     async def accept(reader, writer):
-        accepted.append(writer)
+        accepted.put_nowait(writer)
         await reader.read()
         writer.close()
 
@@ -131,7 +131,7 @@ async def test_the_guard_sees_names_and_literals_of_every_spelling(host):
     ):
         with pytest.raises((aiohttp.ClientConnectorError, aiohttp.InvalidURL)):
             await session.get(f"http://{host}:{port}/")
-        assert accepted == []
+        assert accepted.empty()
 
 
 async def test_one_refused_address_does_not_keep_from_another():
@@ -151,9 +151,7 @@ async def test_one_refused_address_does_not_keep_from_another():
         connector = Connector(Guard(LOOPBACK), resolver=TwoAddresses())
         async with aiohttp.ClientSession(connector=connector) as session:
             request = asyncio.ensure_future(session.get(f"http://tool.example:{port}/"))
-            async with asyncio.timeout(5):
-                while not accepted:
-                    await asyncio.sleep(0.01)
+            await asyncio.wait_for(accepted.get(), 5)
             request.cancel()
 
 

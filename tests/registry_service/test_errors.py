@@ -1,6 +1,6 @@
 from google.rpc import code_pb2
-from naru.v1 import errors_pb2
 
+from naru.v1 import errors_pb2
 from registry_service import errors
 from registry_service.errors import NaruError
 

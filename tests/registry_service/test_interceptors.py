@@ -10,8 +10,9 @@ import grpc
 import pytest
 from google.protobuf import descriptor_pool
 from google.rpc import error_details_pb2, status_pb2
-from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2
 from registry_service import errors, telemetry
 from registry_service.caller import CALLER
 from registry_service.credentials import Credential
@@ -89,6 +90,7 @@ async def serving(execution=None, service_token=SERVICE):
     execution = execution or cast(Any, Execution)()
     accounts_pb2_grpc.add_AccountsServicer_to_server(accounts, guarded)
     execution_pb2_grpc.add_ExecutionServicer_to_server(execution, guarded)
+    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), guarded)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     gate.open()
@@ -360,6 +362,37 @@ async def test_rpcs_are_counted_by_method_and_code():
         await authenticate(served)
         await failing(authenticate(served, ()))
     assert (count("OK"), count("PERMISSION_DENIED")) == (before[0] + 1, before[1] + 1)
+
+
+async def test_an_rpc_that_a_servicer_aborts_keeps_its_status():
+    """As the health servicer does for a service that it does not know."""
+    labels = {"method": "/grpc.health.v1.Health/Check", "code": "NOT_FOUND"}
+    before = telemetry.METRICS.get_sample_value("naru_grpc_requests_total", labels) or 0
+    async with serving() as served:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await health_pb2_grpc.HealthStub(served.channel).Check(
+                health_pb2.HealthCheckRequest(service="unknown"), timeout=10
+            )
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert telemetry.METRICS.get_sample_value("naru_grpc_requests_total", labels) == before + 1
+
+
+async def test_a_watcher_that_leaves_is_let_go_and_one_that_stays_is_told_of_the_end():
+    async with serving() as served:
+        stub = health_pb2_grpc.HealthStub(served.channel)
+        leaving = stub.Watch(health_pb2.HealthCheckRequest(), timeout=10)
+        await leaving.read()
+        (handler,) = served.gate.endless
+        staying = stub.Watch(health_pb2.HealthCheckRequest(), timeout=10)
+        await staying.read()
+        leaving.cancel()
+        await asyncio.wait({handler}, timeout=10)
+        assert handler.cancelled()
+        served.gate.end_streams()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await staying.read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert not served.gate.endless
 
 
 async def test_admin_rpcs_are_recorded_without_secrets(capfd):

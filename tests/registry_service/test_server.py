@@ -6,8 +6,9 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.request import urlopen
@@ -17,8 +18,8 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
 
+from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
 from registry_service.database import Database
 from tests.registry_service.certificates import make_certificates
 
@@ -26,7 +27,7 @@ ADMIN, SERVICE = "admin-token-of-the-tests", "service-token-of-the-tests"
 AS_ADMIN = (("authorization", f"Bearer {ADMIN}"),)
 AS_GATEWAY = (("x-naru-token", SERVICE),)
 SERVICES = ("naru.v1.Registry", "naru.v1.Accounts", "naru.v1.Execution")
-PATIENCE = 20.0
+PATIENCE = 40.0
 
 
 @dataclass
@@ -42,7 +43,8 @@ class Running:
                 self.records.append(json.loads(line))
                 if self.records[-1]["event"] == event:
                     return self.records[-1]
-        raise AssertionError(f"the log ended without {event!r}: {self.records}")
+        await self.exit_code()
+        raise AssertionError(f"the log ended without {event!r}: {self.records} {self.errors.decode()}")
 
     async def exit_code(self) -> int:
         async with asyncio.timeout(PATIENCE):
@@ -185,7 +187,12 @@ async def test_open_streams_of_watchers_do_not_hold_up_the_stop(settings):
             watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
             assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
             began = asyncio.get_running_loop().time()
-            assert await running.stop() == 0
+            running.process.send_signal(signal.SIGTERM)
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await watch.read()
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert await running.exit_code() == 0
             assert asyncio.get_running_loop().time() - began < 5
 
 
@@ -348,7 +355,7 @@ async def test_a_running_call_ends_within_the_grace_and_no_other_begins(settings
         await running.record("stopping")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call()
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert reason(caught.value) == ("SERVICE_UNAVAILABLE", {"cause": "shutting_down"})
         assert not task.done()
         endpoint.answer.set()
         events = await task
@@ -402,3 +409,52 @@ async def test_a_waiting_process_serves_by_itself_once_the_database_is_migrated(
             await until_health(channel, "SERVING")
             await create_account(channel)
         assert await running.stop() == 0
+
+
+async def test_health_follows_the_database(settings, postgresql, postgresql_url):
+    async with started(settings, DATABASE_URL=postgresql_url) as running:
+        address = (await running.record("registry ready"))["address"]
+        async with grpc.aio.insecure_channel(address) as channel:
+            await until_health(channel, "SERVING")
+            await asyncio.to_thread(postgresql.stop)
+            try:
+                await until_health(channel, "NOT_SERVING")
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await create_account(channel)
+                assert reason(caught.value) == ("SERVICE_UNAVAILABLE", {"cause": "database_unreachable"})
+            finally:
+                await asyncio.to_thread(postgresql.start)
+            await until_health(channel, "SERVING")
+            await create_account(channel)
+        assert await running.stop() == 0
+        assert running.errors == b""
+
+
+async def test_a_database_that_is_away_does_not_hold_up_the_stop(settings, postgresql, postgresql_url):
+    async with started(settings, DATABASE_URL=postgresql_url) as running:
+        await running.record("registry ready")
+        await asyncio.to_thread(postgresql.stop)
+        try:
+            assert await running.stop() == 0
+            assert running.errors == b""
+        finally:
+            await asyncio.to_thread(postgresql.start)
+
+
+async def test_an_sqlite_file_in_a_directory_that_does_not_exist(settings, tmp_path):
+    async with started(settings, DATABASE_URL=f"sqlite:///{tmp_path}/absent/naru.db") as running:
+        assert await running.exit_code() == 1
+        (line,) = running.errors.decode().splitlines()
+        assert line.startswith("registry: DATABASE_URL: ")
+
+
+async def test_tables_of_a_newer_version_stop_the_start(settings, tmp_path):
+    async with started(settings) as running:
+        await running.record("registry ready")
+        assert await running.stop() == 0
+    with closing(sqlite3.connect(tmp_path / "naru.db")) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    async with started(settings) as running:
+        assert await running.exit_code() == 1
+        (line,) = running.errors.decode().splitlines()
+        assert line.startswith("registry: DATABASE_URL: the database is at revision 9999")

@@ -1,0 +1,187 @@
+"""The Execution service: which call may run, and what its RPC hears of it."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+import msgspec
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from naru.v1 import errors_pb2, execution_pb2, execution_pb2_grpc
+from registry_service.caller import CALLER, Caller
+from registry_service.calls import Call, Calls, Event, Ready
+from registry_service.catalog import AccountEntry, Catalog, ToolEntry, View
+from registry_service.credentials import authenticate
+from registry_service.database import Database
+from registry_service.endpoint import EndpointClient
+from registry_service.errors import (
+    ArgumentsInvalidError,
+    CallNotFoundError,
+    Fact,
+    MissingClientCapabilityError,
+    NaruError,
+    ToolBusyError,
+    ToolFailedError,
+)
+from registry_service.ledger import Ledger
+from registry_service.models import Call as CallRow
+
+_decode = msgspec.json.Decoder().decode
+
+
+class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
+    """`default_timeout` and `max_timeout` are in seconds."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        ledger: Ledger,
+        database: Database,
+        endpoints: EndpointClient,
+        pepper: bytes,
+        default_timeout: float,
+        max_timeout: float,
+    ) -> None:
+        self._catalog = catalog
+        self._database = database
+        self._endpoints = endpoints
+        self._pepper = pepper
+        self._calls = Calls(
+            catalog=catalog,
+            ledger=ledger,
+            endpoints=endpoints,
+            prepare=self._prepare,
+            default_timeout=default_timeout,
+            max_timeout=max_timeout,
+        )
+
+    async def drain(self, grace: float) -> None:
+        """Lets running calls end within `grace` seconds, then cuts the rest. The gate must be shut before."""
+        await self._calls.drain(grace)
+
+    async def CallTool(  # type: ignore[override]  # noqa: N802 -- the contract's name; a coroutine that writes
+        self, request: execution_pb2.CallToolRequest, context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> None:
+        call = Call(request, CALLER.get(), context.time_remaining())
+        task = self._calls.start(call)
+        try:
+            if request.stream:
+                await _follow(call, task, context)
+            # Shielded: what becomes of the call when the RPC ends early is decided below.
+            await context.write(await asyncio.shield(task))
+        finally:
+            if not task.done():
+                call.abandoned = True
+                # Of a call that is not admitted yet nothing has happened, and so nothing will.
+                if request.on_disconnect != execution_pb2.CallToolRequest.CONTINUE or call.admitted is None:
+                    task.cancel()
+
+    def _prepare(self, view: View, call: Call) -> Ready:
+        """Raises whatever forbids the call; nothing of it has happened then, and it costs no usage."""
+        rpc = call.rpc
+        account = authenticate(view, self._pepper, call.caller.credential)
+        lane = account.plan.lane(rpc.requested_lane)
+        tool = view.resolve(rpc.name, account, lane)
+        _check_capabilities(tool, rpc.client_capabilities)
+        arguments = rpc.arguments or b"{}"
+        _check_arguments(tool, arguments)
+        most = tool.definition.max_concurrency
+        if most is not None and tool.running.count >= most:
+            raise ToolBusyError(tool=tool.name, max_concurrency=most, safe_to_retry=True)
+        try:
+            request = self._endpoints.prepare(tool, lane, arguments)
+        except ToolFailedError as error:
+            error.facts = {"tool": tool.name, **error.facts}
+            raise
+        return Ready(view.revision, account, lane, tool, request)
+
+    async def GetCall(  # noqa: N802 -- the contract's name
+        self, request: execution_pb2.GetCallRequest, context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> execution_pb2.Call:
+        """An account sees its own calls only; those of others are not there for it."""
+        caller = CALLER.get()
+        account = None if caller.admin else await self._account(caller)
+        async with self._database.sessions() as session:
+            row = await session.get(CallRow, request.call_id)
+        if row is None or (account is not None and row.client_id != account.client_id):
+            raise CallNotFoundError(call_id=request.call_id[:64])
+        return _message(row)
+
+    async def _account(self, caller: Caller) -> AccountEntry:
+        try:
+            return authenticate(self._catalog.view, self._pepper, caller.credential)
+        except NaruError:
+            return authenticate(await self._catalog.fresh(), self._pepper, caller.credential)
+
+
+async def _follow(call: Call, task: "asyncio.Task[Event]", context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+    """Writes `accepted` and progress until the call has ended. A slow client holds up nothing but itself."""
+    told = False
+    while True:
+        call.changed.clear()
+        if call.admitted is not None and not told:
+            told = True
+            await context.write(_accepted(call, call.admitted))
+        while call.progress:
+            await context.write(Event(progress=call.progress.popleft()))
+        if task.done():
+            return
+        await call.changed.wait()
+
+
+def _accepted(call: Call, ready: Ready) -> Event:
+    tool = ready.tool
+    return Event(accepted=Event.Accepted(call_id=call.call_id, tool=tool.name, version=tool.version, lane=ready.lane))
+
+
+def _check_capabilities(tool: ToolEntry, declared: bytes) -> None:
+    """`declared` is empty where the client's revision knows no such demand."""
+    required = tool.definition.required_client_capabilities
+    if required and declared and not _covers(_decode(declared), wanted := _decode(required)):
+        raise MissingClientCapabilityError(required_capabilities=wanted)
+
+
+def _covers(declared: object, required: object) -> bool:
+    """Whether every member that is required, at any depth, is declared."""
+    if not isinstance(required, Mapping):
+        return True
+    return isinstance(declared, Mapping) and all(
+        name in declared and _covers(declared[name], value) for name, value in required.items()
+    )
+
+
+def _check_arguments(tool: ToolEntry, arguments: bytes) -> None:
+    try:
+        value = _decode(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        raise _invalid(tool, [{"pointer": "", "message": "is not JSON that can be read"}]) from None
+    if not isinstance(value, dict):
+        raise _invalid(tool, [{"pointer": "", "message": "must be an object"}])
+    if violations := tool.arguments.violations(value):
+        raise _invalid(tool, [{"pointer": at, "message": message} for at, message in violations])
+
+
+def _invalid(tool: ToolEntry, violations: list[Fact]) -> ArgumentsInvalidError:
+    return ArgumentsInvalidError(tool=tool.name, violations=violations)
+
+
+def _message(row: CallRow) -> execution_pb2.Call:
+    return execution_pb2.Call(
+        call_id=row.call_id,
+        client_id=row.client_id,
+        tool=row.tool,
+        version=row.version,
+        lane=row.lane,
+        state=execution_pb2.Call.State.ValueType(row.state),
+        reason=errors_pb2.Reason.ValueType(row.reason),
+        session_id=row.session_id,
+        request_id=row.request_id,
+        create_time=_timestamp(row.create_time),
+        settle_time=None if row.settle_time is None else _timestamp(row.settle_time),
+    )
+
+
+def _timestamp(micros: int) -> Timestamp:
+    return Timestamp(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)

@@ -1,0 +1,335 @@
+"""How the ledger's groups are written: one transaction for many admissions and settlements, on a connection of its own.
+
+Plain SQL on the drivers, since every call passes here twice. Measured on SQLite at one call a group: 0.23 ms of CPU for
+admission and settlement, and 1.6 ms through SQLAlchemy and aiosqlite, whose every statement is a round trip between
+threads. Here a whole group is one.
+"""
+
+import asyncio
+import sqlite3
+from asyncio import Future
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol, TypeVar
+from zoneinfo import ZoneInfo
+
+import asyncpg
+
+from registry_service.database import (
+    CATALOG_LOCK,
+    Database,
+    DatabaseUnreachableError,
+    PostgresqlDatabase,
+    SqliteDatabase,
+    executor_key,
+)
+
+WRITE_SECONDS = 15.0
+CLAIM_SECONDS = 5.0
+_HOUR_MICROS = 3_600_000_000
+_SEOUL = ZoneInfo("Asia/Seoul")
+_T = TypeVar("_T")
+
+
+class Entry(NamedTuple):
+    """One admission: its row, the catalog revision that it was decided on, and who waits for it."""
+
+    call_id: str
+    client_id: str
+    tool: str
+    version: str
+    lane: str
+    session_id: str
+    request_id: str
+    create_time: int
+    revision: int
+    admitted: "Future[bool]"
+
+
+class Settlement(NamedTuple):
+    """One outcome, and who waits for its recording, if anybody."""
+
+    state: int
+    reason: int
+    settle_time: int
+    call_id: str
+    settled: "Future[None] | None"
+
+
+class OutcomeInDoubtError(Exception):
+    """The connection failed during COMMIT: the group was written as a whole, or not at all."""
+
+
+# What one faulty row raises, and the same group without it does not: a second row of one key, text that the database
+# cannot hold. (UnicodeEncodeError and asyncpg's own DataError are ValueErrors.)
+ROW_FAULTS: tuple[type[Exception], ...] = (
+    ValueError,
+    OverflowError,
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+)
+
+# What asyncpg raises else: the server or the way to it failed, or the tables are not ours.
+_FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+
+# In these statements 1 is the contract's `RUNNING` and 6 its `UNKNOWN`, which a late true outcome replaces.
+_SQLITE_ADMIT = (
+    "INSERT INTO calls (call_id, client_id, tool, version, lane, session_id, request_id, create_time, executor,"
+    " state, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 0)"
+)
+_SQLITE_COUNT = (
+    "INSERT INTO usage (client_id, lane, period, calls) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (client_id, lane, period) DO UPDATE SET calls = calls + excluded.calls"
+)
+_SQLITE_SETTLE = "UPDATE calls SET state = ?, reason = ?, settle_time = ? WHERE call_id = ? AND state IN (1, 6)"
+_SQLITE_FIND = "SELECT call_id FROM calls WHERE call_id = ?"
+
+_POSTGRESQL_BEGIN = "BEGIN; SELECT pg_advisory_xact_lock_shared({}, {})".format(*CATALOG_LOCK)
+_POSTGRESQL_ADMIT = (
+    "INSERT INTO calls (call_id, client_id, tool, version, lane, session_id, request_id, create_time, executor,"
+    " state, reason) SELECT *, $9, 1, 0 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[],"
+    " $6::text[], $7::text[], $8::bigint[])"
+)
+_POSTGRESQL_COUNT = (
+    "INSERT INTO usage (client_id, lane, period, calls)"
+    " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])"
+    " ON CONFLICT (client_id, lane, period) DO UPDATE SET calls = usage.calls + excluded.calls"
+)
+_POSTGRESQL_SETTLE = (
+    "UPDATE calls SET state = late.state, reason = late.reason, settle_time = late.settle_time"
+    " FROM unnest($1::smallint[], $2::smallint[], $3::bigint[], $4::text[])"
+    " AS late (state, reason, settle_time, call_id)"
+    " WHERE calls.call_id = late.call_id AND calls.state IN (1, 6)"
+)
+_POSTGRESQL_FIND = "SELECT call_id FROM calls WHERE call_id = ANY($1::text[])"
+
+
+class Journal(Protocol):
+    """The connection that groups are written on. It is open between `open()` and a failure that is not of a row."""
+
+    def is_open(self) -> bool: ...
+
+    async def open(self, on_loss: Callable[[], None]) -> None:
+        """Connects, and makes this process the owner of its executor's rows. Raises DatabaseUnreachableError."""
+
+    async def write(self, entries: Sequence[Entry], settlements: Sequence[Settlement]) -> int:
+        """Writes the entries of the catalog's revision, counts them as usage, and settles; returns that revision.
+
+        Raises one of ROW_FAULTS or DatabaseUnreachableError when nothing was written, and OutcomeInDoubtError.
+        """
+
+    async def written(self, call_ids: Sequence[str]) -> set[str]:
+        """Which of the calls have a row. Raises DatabaseUnreachableError."""
+
+    async def close(self) -> None: ...
+
+
+def journal(database: Database) -> Journal:
+    """The journal of a database of either kind, not open yet."""
+    if isinstance(database, SqliteDatabase):
+        return SqliteJournal(database)
+    assert isinstance(database, PostgresqlDatabase)  # noqa: S101 -- there are two kinds
+    return PostgresqlJournal(database)
+
+
+class SqliteJournal:
+    """One connection on one thread of its own; a group is one visit to that thread."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        self._thread = ThreadPoolExecutor(1, "ledger")
+        self._connection: sqlite3.Connection | None = None
+
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    async def open(self, on_loss: Callable[[], None]) -> None:
+        """A file is never lost: `on_loss` is not called."""
+        await self._visit(self._drop)
+        self._connection = await self._visit(self._database.connect)
+
+    async def write(self, entries: Sequence[Entry], settlements: Sequence[Settlement]) -> int:
+        async with self._database.turn:
+            return await self._visit(self._write, entries, settlements)
+
+    async def written(self, call_ids: Sequence[str]) -> set[str]:
+        return await self._visit(self._written, call_ids)
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._visit(self._drop)
+        self._thread.shutdown()
+
+    async def _visit(self, work: Callable[..., _T], *arguments: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+    def _write(self, entries: Sequence[Entry], settlements: Sequence[Settlement]) -> int:
+        connection = self._opened()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            revision: int = connection.execute("SELECT revision FROM catalog_revision").fetchall()[0][0]
+            current = [entry for entry in entries if entry.revision == revision]
+            if current:
+                executor = self._database.executor
+                connection.executemany(_SQLITE_ADMIT, [(*entry[:8], executor) for entry in current])
+                connection.executemany(_SQLITE_COUNT, usage(current))
+            if settlements:
+                connection.executemany(_SQLITE_SETTLE, [settlement[:4] for settlement in settlements])
+        except ROW_FAULTS:
+            connection.rollback()
+            raise
+        except sqlite3.DatabaseError as error:
+            self._drop()
+            raise DatabaseUnreachableError(str(error)) from error
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.DatabaseError as error:
+            self._drop()
+            raise OutcomeInDoubtError(str(error)) from error
+        return revision
+
+    def _written(self, call_ids: Sequence[str]) -> set[str]:
+        try:
+            found = [self._opened().execute(_SQLITE_FIND, (call_id,)).fetchall() for call_id in call_ids]
+        except sqlite3.DatabaseError as error:
+            self._drop()
+            raise DatabaseUnreachableError(str(error)) from error
+        return {row[0] for rows in found for row in rows}
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise DatabaseUnreachableError("the ledger's connection is closed")
+        return self._connection
+
+    def _drop(self) -> None:
+        """Closes; what was begun is rolled back."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+class PostgresqlJournal:
+    """One connection, which also holds the executor's lock: while it lives, the process's rows are its own.
+
+    A connection that comes after it waits for that lock, so it sees all that the one before it has committed.
+    """
+
+    def __init__(self, database: PostgresqlDatabase) -> None:
+        self._database = database
+        self._connection: asyncpg.Connection | None = None
+
+    def is_open(self) -> bool:
+        return self._connection is not None and not self._connection.is_closed()
+
+    async def open(self, on_loss: Callable[[], None]) -> None:
+        self._drop()
+        connection = await self._database.connect()
+        try:
+            key = executor_key(self._database.executor)
+            await connection.execute("SELECT pg_advisory_lock($1)", key, timeout=CLAIM_SECONDS)
+            connection.add_termination_listener(lambda _: on_loss())
+            self._connection = connection
+        except _FAILURES as error:
+            raise DatabaseUnreachableError(_told(error)) from error
+        finally:
+            if self._connection is None:
+                connection.terminate()
+
+    async def write(self, entries: Sequence[Entry], settlements: Sequence[Settlement]) -> int:
+        connection = self._opened()
+        try:
+            async with asyncio.timeout(WRITE_SECONDS):
+                revision = await self._fill(connection, entries, settlements)
+        except ROW_FAULTS:
+            await self._roll_back(connection)
+            raise
+        except _FAILURES as error:
+            self._drop()
+            raise DatabaseUnreachableError(_told(error)) from error
+        try:
+            await connection.execute("COMMIT", timeout=WRITE_SECONDS)
+        except _FAILURES as error:
+            self._drop()
+            raise OutcomeInDoubtError(_told(error)) from error
+        return revision
+
+    async def _fill(
+        self, connection: asyncpg.Connection, entries: Sequence[Entry], settlements: Sequence[Settlement]
+    ) -> int:
+        # Two statements: the second sees what was committed while the first waited.
+        await connection.execute(_POSTGRESQL_BEGIN)
+        revision: int = await connection.fetchval("SELECT revision FROM catalog_revision")
+        current = [entry for entry in entries if entry.revision == revision]
+        if current:
+            columns = list(zip(*current, strict=True))[:8]
+            await connection.execute(_POSTGRESQL_ADMIT, *columns, self._database.executor)
+        if settlements:
+            await connection.execute(_POSTGRESQL_SETTLE, *list(zip(*settlements, strict=True))[:4])
+        if current:
+            # Last: other replicas wait for these rows until the transaction ends.
+            await connection.execute(_POSTGRESQL_COUNT, *zip(*usage(current), strict=True))
+        return revision
+
+    async def written(self, call_ids: Sequence[str]) -> set[str]:
+        connection = self._opened()
+        try:
+            rows = await connection.fetch(_POSTGRESQL_FIND, call_ids)
+        except _FAILURES as error:
+            self._drop()
+            raise DatabaseUnreachableError(_told(error)) from error
+        return {row["call_id"] for row in rows}
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                await connection.close(timeout=CLAIM_SECONDS)
+            except _FAILURES:
+                connection.terminate()
+
+    async def _roll_back(self, connection: asyncpg.Connection) -> None:
+        try:
+            await connection.execute("ROLLBACK", timeout=WRITE_SECONDS)
+        except _FAILURES:
+            self._drop()
+
+    def _opened(self) -> asyncpg.Connection:
+        if self._connection is None:
+            raise DatabaseUnreachableError("the ledger's connection is closed")
+        return self._connection
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+
+def usage(entries: Sequence[Entry]) -> list[tuple[str, str, str, int]]:
+    """How many calls each (client id, lane, period) has to be raised by, in the order of these keys.
+
+    One order everywhere: replicas that lock rows in different orders would deadlock.
+    """
+    hours = Counter((entry.client_id, entry.lane, entry.create_time // _HOUR_MICROS) for entry in entries)
+    periods: Counter[tuple[str, str, str]] = Counter()
+    for (client_id, lane, hour), calls in hours.items():
+        for period in _periods(hour):
+            periods[client_id, lane, period] += calls
+    return sorted((*key, calls) for key, calls in periods.items())
+
+
+@lru_cache(maxsize=64)
+def _periods(hour: int) -> tuple[str, str]:
+    """The day and the month in Seoul of an hour since the epoch. Its offset is whole hours."""
+    day = datetime.fromtimestamp(hour * 3600, UTC).astimezone(_SEOUL).date().isoformat()
+    return day, day[:7]
+
+
+def _told(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,59 @@
+"""A process with a ledger, for tests that kill it: `python -m tests.registry_service.ledger_process URL MODE`.
+
+It prints one line for each thing that the ledger has promised, after the promise. `hold`: admits six calls, settles two
+and waits. `load`: admits and settles, sixteen calls at a time, until it is killed.
+"""
+
+import asyncio
+import sys
+
+from naru.v1 import execution_pb2
+from registry_service.database import Database
+from registry_service.ledger import Admission, Ledger, new_call_id
+from registry_service.models import now_micros
+
+
+def tell(*words: object) -> None:
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+async def admit(ledger: Ledger, revision: int, client: int) -> str:
+    call_id = new_call_id()
+    asked = Admission(call_id, f"client{client}", "tool", "1.0", "production", "", "1", revision, now_micros())
+    assert await ledger.admit(asked)
+    tell("admitted", call_id)
+    return call_id
+
+
+async def settle(ledger: Ledger, call_id: str) -> None:
+    await ledger.settle(call_id, execution_pb2.Call.SUCCEEDED)
+    tell("settled", call_id)
+
+
+async def hold(ledger: Ledger, revision: int) -> None:
+    calls = await asyncio.gather(*(admit(ledger, revision, 0) for _ in range(6)))
+    await settle(ledger, calls[0])
+    await settle(ledger, calls[1])
+    tell("holding")
+    await asyncio.Event().wait()
+
+
+async def load(ledger: Ledger, revision: int) -> None:
+    async def client(number: int) -> None:
+        while True:
+            await settle(ledger, await admit(ledger, revision, number))
+
+    await asyncio.gather(*(client(number) for number in range(16)))
+
+
+async def main(url: str, mode: str) -> None:
+    database = await Database.open(url)
+    ledger = Ledger(database)
+    await ledger.start()
+    tell("executor", database.executor)
+    await {"hold": hold, "load": load}[mode](ledger, await database.revision())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2]))

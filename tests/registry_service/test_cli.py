@@ -1,0 +1,429 @@
+"""The `naru` command against a running demo: what it prints and changes, and the exit codes it promises."""
+
+import base64
+import json
+import os
+import pty
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+from registry_service import cli
+from tests.examples.running import Run, environment
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    with Run(tmp_path_factory.mktemp("cli")) as running:
+        yield running
+
+
+@pytest.fixture
+def naru(run, monkeypatch):
+    """Runs the command where the demo's `.naru/` is; keyword arguments are environment variables."""
+    monkeypatch.chdir(run.directory)
+    for name in [name for name in os.environ if name.startswith("NARU_")]:
+        monkeypatch.delenv(name)
+
+    def invoke(*arguments: str, stdin: str | None = None, **variables: str) -> Said:
+        result = CliRunner().invoke(cli.app, arguments, input=stdin, env={"LC_ALL": "C.UTF-8", **variables})
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Said(result.exit_code, result.stdout, result.stderr)
+
+    return invoke
+
+
+@pytest.fixture
+def account(naru):
+    """A new account: its client id and its credential."""
+    made = naru("account", "create", "someone", "--json").json
+    return made["client_id"], made["credential"]
+
+
+def manifest(name: str, version: str, url: str = "http://127.0.0.1:1/x", **members: Any) -> str:
+    tool = {"name": name, "version": version, "description": "a test", "inputSchema": {"type": "object"}}
+    return json.dumps({"tools": [tool | {"endpoint": {"production": {"url": url}}} | members]})
+
+
+# Tools
+
+
+def test_tools_are_listed_without_any_setting(naru):
+    listed = naru("tool", "list")
+    assert listed.code == 0
+    lines = {words[0]: words for line in listed.out.splitlines() if (words := line.split())}
+    assert {"csv_profile", "echo", "kr_holidays", "qr_code", "slow_report", "text_stats"} <= set(lines)
+    assert lines["text_stats"][1].startswith("1.0.0")
+
+
+def test_tools_are_listed_as_json(naru):
+    echo = next(tool for tool in naru("tool", "list", "--json").json if tool["name"] == "echo")
+    assert len(echo["active_versions"]) == 1
+    assert echo["version_count"] == 1
+    assert echo["create_time"].endswith("Z")
+
+
+def test_a_definition_is_shown_digit_for_digit(naru, tmp_path):
+    file = tmp_path / "tools.yaml"
+    file.write_text(
+        "tools:\n- name: digits\n  version: 1.10\n  description: x\n"
+        "  inputSchema: {type: object, properties: {n: {const: 9007199254740993, multipleOf: 1.0}}}\n"
+        "  endpoint: {production: {url: '${URL}/x'}}\n"
+    )
+    applied = naru("tool", "apply", "-f", str(file), "--set", "URL=http://tools.example", "--json")
+    assert applied.json == {
+        "dry_run": False,
+        "changes": [{"tool": "digits", "version": "1.10", "action": "CREATED"}],
+    }
+    shown = naru("tool", "show", "digits", "--version", "1.10").out
+    assert '"const": 9007199254740993' in shown
+    assert '"multipleOf": 1.0' in shown
+    assert "http://tools.example/x" in shown
+    assert json.loads(shown)["active"] is False
+
+
+def test_a_dry_run_changes_nothing(naru):
+    said = naru("tool", "apply", "-f", "-", "--dry-run", stdin=manifest("dry", "1", active=True))
+    assert (said.code, "created and activated" in said.out) == (0, True)
+    assert naru("tool", "show", "dry").code == 3
+
+
+def test_versions_are_activated_and_deactivated(naru):
+    for version in ("1.0", "2.0"):
+        assert naru("tool", "apply", "-f", "-", stdin=manifest("switch", version)).code == 0
+    assert naru("tool", "activate", "switch", "1.0").out == "switch: active: 1.0\n"
+    assert naru("tool", "activate", "switch", "2.0", "--json").json["active_versions"] == ["2.0"]
+    both = naru("tool", "activate", "switch", "1.0", "--keep-others-active", "--json").json
+    assert sorted(both["active_versions"]) == ["1.0", "2.0"]
+    assert naru("tool", "deactivate", "switch", "2.0").out == "switch: active: 1.0\n"
+    assert naru("tool", "deactivate", "switch", "1.0").out == "switch: active: none\n"
+    versions = naru("tool", "show", "switch", "--json").json["versions"]
+    assert [version["version"] for version in versions] == ["2.0", "1.0"]
+
+
+def test_deleting_asks_first(naru):
+    naru("tool", "apply", "-f", "-", stdin=manifest("short.lived", "1"))
+    asked = naru("tool", "delete", "short.lived")
+    assert (asked.code, "--yes" in asked.err) == (2, True)
+    assert naru("tool", "delete", "short.lived", "--yes").out == "short.lived: deleted\n"
+    assert naru("tool", "show", "short.lived").code == 3
+
+
+def test_every_fault_of_a_manifest_is_told_with_its_line_and_nothing_changes(naru, tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text(
+        "tools:\n- name: good.one\n  version: 1\n  description: x\n  inputSchema: {type: object}\n"
+        "  endpoint: {production: {url: http://tools.example/}}\n"
+        "- name: bad.one\n  version: one\n  description: x\n  inputSchema: {type: array}\n"
+        "  endpoint: {production: {url: ftp://tools.example/}}\n"
+    )
+    said = naru("tool", "apply", "-f", str(file))
+    assert said.code == 7
+    for line in (8, 10, 11):
+        assert f"{file}:{line}:" in said.err
+    assert "nothing was changed" in said.err
+    assert naru("tool", "show", "good.one").code == 3
+    faults = json.loads(naru("tool", "apply", "-f", str(file), "--json").err)["error"]["faults"]
+    assert {(fault["tool"], fault["line"]) for fault in faults} >= {("bad.one", 8), ("bad.one", 10), ("bad.one", 11)}
+
+
+def test_a_file_that_is_no_manifest_is_told_with_its_line(naru, tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text("tools:\n- name: a\n  name: b\n")
+    said = naru("tool", "apply", "-f", str(file))
+    assert said.code == 7
+    assert f"{file}:3:3: the key 'name' is here a second time" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["tool", "apply", "-f", "/no/such/file"], 2, "cannot read /no/such/file: No such file"),
+        (["tool", "apply"], 2, "--file"),
+        (["tool", "apply", "-f", "-", "--set", "URL"], 2, "NAME=VALUE"),
+        (["tool", "show", "no.such"], 3, "no.such"),
+        (["tool", "show", "echo", "--version", "9"], 3, "9"),
+        (["tool", "activate", "echo", "9"], 3, "9"),
+        (["tool", "deactivate", "no.such", "1"], 3, "no.such"),
+        (["tool", "delete", "no.such", "--yes"], 3, "no.such"),
+        (["account", "show", "nrci_0000000000000000000AA"], 3, "nrci_0000000000000000000AA"),
+        (["account", "create", "x", "--plan", "golden"], 7, "golden"),
+        (["account", "update", "nrci_0000000000000000000AA"], 2, "--plan"),
+        (["usage", "nrci_0000000000000000000AA"], 3, "nrci_0000000000000000000AA"),
+        (["usage", "--month", "May"], 7, "month"),
+        (["record", "no-such-call"], 3, "no-such-call"),
+        (["no-such-command"], 2, "no-such-command"),
+        (["call", "echo", "--arg", "x"], 2, "NAME=VALUE"),
+        (["call", "echo", "--arg", "x:={"], 2, "not JSON"),
+        (["call", "echo", "--args", "[]"], 2, "not a JSON object"),
+        (["call", "echo", "--args", "{}", "--arg", "a=b"], 2, "use one"),
+        (["call", "no.such"], 3, ""),
+        (["call", "echo", "--lane", "moon"], 7, ""),
+    ],
+)
+def test_failures_have_their_exit_codes(naru, arguments, code, words):
+    said = naru(*arguments, stdin="")
+    assert said.code == code, said
+    assert words in said.err
+    assert said.out == ""
+
+
+# Accounts
+
+
+def test_an_account_from_its_making_to_its_suspension(naru, account):
+    client_id, credential = account
+    call = ["call", "text_stats", "--arg", "text=가나다"]
+    assert naru(*call, NARU_CREDENTIALS=credential).out == '{"characters":3}\n'
+    assert naru("account", "suspend", client_id, "--json").json["state"] == "suspended"
+    assert naru(*call, NARU_CREDENTIALS=credential).code == 4
+    assert naru("account", "resume", client_id, "--json").json["state"] == "active"
+    assert naru(*call, NARU_CREDENTIALS=credential).code == 0
+
+
+def test_an_account_is_shown_without_its_secret(naru, account):
+    client_id, credential = account
+    secret = credential.partition(":")[2]
+    shown = naru("account", "show", client_id)
+    assert client_id in shown.out
+    assert secret[-4:] in shown.out
+    assert secret not in shown.out
+    listed = naru("account", "list", "--json")
+    assert client_id in {item["client_id"] for item in listed.json}
+    assert secret not in listed.out
+    assert client_id in naru("account", "list").out
+
+
+def test_the_credential_of_a_new_account_is_printed_once(naru):
+    said = naru("account", "create", "shown", "--plan", "lite")
+    credential = said.out.rpartition("credential, shown this once: ")[2].strip()
+    assert naru("call", "text_stats", "--arg", "text=a", NARU_CREDENTIALS=credential).code == 0
+
+
+def test_secrets_are_rotated_and_revoked(naru, account, tmp_path):
+    client_id, first = account
+    file = tmp_path / "credential"
+    said = naru("account", "rotate", client_id, "--save", str(file), "--json")
+    second = file.read_text().strip()
+    assert second.partition(":")[2] not in said.out
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    secrets = said.json["secrets"]
+    assert [secret["hint"] for secret in secrets] == [first[-4:], second[-4:]]
+
+    call = ["call", "text_stats", "--arg", "text=a"]
+    assert naru(*call, NARU_CREDENTIALS=first).code == 0
+    assert naru("account", "revoke", client_id, secrets[0]["id"]).code == 0
+    assert naru(*call, NARU_CREDENTIALS=first).code == 4
+    assert naru(*call, NARU_CREDENTIALS=str(file)).code == 0
+    assert naru("account", "rotate", client_id, "--revoke-others", "--json").json["secrets"][0]["hint"] != second[-4:]
+    assert naru(*call, NARU_CREDENTIALS=str(file)).code == 4
+
+
+def test_an_account_is_updated(naru, account):
+    client_id, _ = account
+    updated = naru("account", "update", client_id, "--plan", "pro", "--name", "새 이름", "--json").json
+    assert (updated["plan"], updated["display_name"]) == ("pro", "새 이름")
+
+
+def test_usage_counts_calls_by_day_and_month(naru, account):
+    client_id, credential = account
+    assert naru("usage", client_id).err == f"{client_id}: no calls\n"
+    naru("call", "text_stats", "--arg", "text=a", NARU_CREDENTIALS=credential)
+    naru("call", "text_stats", "--arg", "text=a", "--lane", "real_test", NARU_CREDENTIALS=credential)
+    counters = naru("usage", client_id, "--json").json["counters"]
+    assert sorted((len(item["period"]), item["lane"], item["calls"]) for item in counters) == [
+        (7, "production", 1),
+        (7, "real_test", 1),
+        (10, "production", 1),
+        (10, "real_test", 1),
+    ]
+    assert "production" in naru("usage", client_id).out
+
+
+# Calls
+
+
+def test_arguments_take_the_types_of_the_schema(naru):
+    said = naru("call", "slow_report", "--arg", "seconds=0.01", "--arg", "steps=2", "--json")
+    assert said.json["structuredContent"]["sections"] == ["1장", "2장"]
+    assert (
+        naru("call", "text_stats", "--arg", "text=123", "--arg", "details=true", "--json").json["structuredContent"][
+            "bytes"
+        ]
+        == 3
+    )
+    assert (
+        naru("call", "kr_holidays", "-a", "year=2026", "-a", "month=5", "--json").json["structuredContent"]["count"]
+        == 4
+    )
+
+
+def test_exact_arguments_arrive_and_return_digit_for_digit(naru):
+    exact = '{"b":9007199254740993,"a":1.0,"c":[1e2,null,"1"]}'
+    assert naru("call", "echo", "--args", exact).out == exact + "\n"
+    said = naru("call", "echo", "--arg", "b:=9007199254740993", "--arg", "a:=1.0", "--arg", "c=x=1")
+    assert said.out == '{"b":9007199254740993,"a":1.0,"c":"x=1"}\n'
+
+
+def test_an_image_is_saved(naru, tmp_path):
+    file = tmp_path / "code.png"
+    said = naru("call", "qr_code", "--arg", "text=나루", "--output", str(file))
+    assert said.code == 0
+    assert file.read_bytes().startswith(b"\x89PNG")
+    assert f"[image/png, {file.stat().st_size} bytes]" in said.err
+    block = naru("call", "qr_code", "--arg", "text=나루", "--json").json["content"][0]
+    assert base64.b64decode(block["data"]) == file.read_bytes()
+    assert naru("call", "echo", "--output", str(file)).code == 2
+
+
+def test_an_error_of_the_tool_is_code_6_with_the_call_to_look_up(naru):
+    # Longer than the tool's schema can tell.
+    said = naru("call", "qr_code", "--arg", "text=" + "가" * 2000)
+    assert said.code == 6
+    assert said.out == ""
+    call_id = said.err.rpartition("(call ")[2].partition(":")[0]
+    record = naru("record", call_id, "--json").json
+    assert (record["tool"], record["state"], record["reason"]) == ("qr_code", "TOOL_ERROR", "TOOL_HTTP_ERROR")
+    assert record["settle_time"] >= record["create_time"]
+    assert "TOOL_ERROR" in naru("record", call_id).out
+    as_json = naru("call", "qr_code", "--arg", "text=" + "가" * 2000, "--json")
+    assert (as_json.code, as_json.json["isError"]) == (6, True)
+
+
+def test_bad_arguments_are_told_in_the_terminal_s_language(naru):
+    korean = naru("call", "text_stats", LC_ALL="ko_KR.UTF-8")
+    english = naru("call", "text_stats", LC_ALL="en_US.UTF-8")
+    assert (korean.code, english.code) == (6, 6)
+    assert english.err.isascii()
+    assert not korean.err.isascii()
+
+
+def test_errors_are_json_too(naru):
+    error = json.loads(naru("call", "no.such", "--json").err)["error"]
+    assert (error["reason"], error["exit_code"]) == ("TOOL_NOT_FOUND", 3)
+    error = json.loads(naru("tool", "show", "no.such", "--json").err)["error"]
+    assert (error["reason"], error["tool"], error["exit_code"]) == ("TOOL_NOT_FOUND", "no.such", 3)
+
+
+def test_progress_is_a_bar_at_a_terminal(run):
+    """Only a process with a terminal of its own can show it."""
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "registry_service.cli", "call", "slow_report", "--arg", "seconds=1", "--json"]
+    variables = environment({"TERM": "xterm", "COLUMNS": "100"})
+    with subprocess.Popen(command, cwd=run.directory, env=variables, stdout=subprocess.PIPE, stderr=end) as process:
+        os.close(end)
+        drawn = b""
+        try:
+            while chunk := os.read(terminal, 4096):
+                drawn += chunk
+        except OSError:  # the other end is closed: Linux's way of saying that it is over
+            pass
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "5장 가운데 3장을 썼습니다" in drawn.decode()
+    assert "3/5" in drawn.decode()
+    assert json.loads(out)["structuredContent"]["title"] == "느린 보고서"
+
+
+# Settings
+
+
+def state_file(run: Run, name: str) -> Path:
+    return run.directory / ".naru" / name
+
+
+def addresses(run: Run) -> dict[str, str]:
+    found: dict[str, str] = json.loads(state_file(run, "run.json").read_text())
+    return found
+
+
+def test_settings_of_the_environment_are_used(naru, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    of_run = addresses(run)
+    registry = {"NARU_REGISTRY": of_run["registry"]}
+    token = state_file(run, "admin.token")
+    assert naru("tool", "list", **registry, NARU_ADMIN_TOKEN=token.read_text().strip()).code == 0
+    registry["NARU_REGISTRY"] = "dns:///" + of_run["registry"]
+    assert naru("tool", "list", **registry, NARU_ADMIN_TOKEN_FILE=str(token)).code == 0
+    credential = state_file(run, "demo.credentials")
+    call = ["call", "text_stats", "--arg", "text=a"]
+    assert naru(*call, NARU_URL=of_run["url"], NARU_CREDENTIALS=str(credential)).code == 0
+    assert naru(*call, NARU_URL=of_run["url"], NARU_CREDENTIALS=credential.read_text().strip()).code == 0
+
+
+def test_secrets_of_the_run_are_not_sent_elsewhere(naru):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        said = naru("tool", "list", NARU_REGISTRY=address)
+        assert (said.code, "NARU_ADMIN_TOKEN is not set" in said.err) == (4, True)
+        said = naru("call", "echo", NARU_URL=f"http://{address}/mcp")
+        assert (said.code, "NARU_CREDENTIALS is not set" in said.err) == (4, True)
+
+
+def test_wrong_secrets_are_code_4_and_name_their_setting(naru, run):
+    said = naru("tool", "list", NARU_ADMIN_TOKEN="wrong-wrong-wrong")
+    assert (said.code, "NARU_ADMIN_TOKEN" in said.err) == (4, True)
+    client_id = state_file(run, "demo.credentials").read_text().partition(":")[0]
+    said = naru("call", "echo", NARU_CREDENTIALS=f"{client_id}:nrcs_wrong")
+    assert (said.code, "NARU_CREDENTIALS" in said.err) == (4, True)
+    said = naru("call", "echo", NARU_CREDENTIALS="/no/such/file")
+    assert (said.code, "/no/such/file" in said.err) == (2, True)
+
+
+def test_what_is_out_of_reach_is_code_5_and_names_its_setting(naru):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    said = naru("tool", "list", NARU_REGISTRY=address, NARU_ADMIN_TOKEN="x" * 20)
+    assert (said.code, f"{address} (NARU_REGISTRY)" in said.err) == (5, True)
+    said = naru("call", "echo", NARU_URL=f"http://{address}/mcp", NARU_CREDENTIALS="a:b")
+    assert (said.code, f"{address}/mcp (NARU_URL)" in said.err) == (5, True)
+
+
+def test_a_server_that_is_no_gateway_is_code_5(naru, run):
+    # The metrics server: it answers HTTP, and no JSON-RPC.
+    metrics = next(line for line in run.text.splitlines() if line.startswith("  metrics")).split()[2]
+    said = naru("call", "echo", NARU_URL=f"http://{metrics}/mcp", NARU_CREDENTIALS="a:b")
+    assert (said.code, "NARU_URL" in said.err) == (5, True)
+    assert naru("call", "echo", NARU_URL="127.0.0.1:1", NARU_CREDENTIALS="a:b").code == 2
+
+
+def test_a_call_that_takes_too_long_is_given_up(naru):
+    said = naru("call", "slow_report", "--arg", "seconds=2", "--timeout", "0.5")
+    assert (said.code, "within 0.5 seconds" in said.err) == (5, True)
+
+
+def test_help_tells_the_exit_codes(naru):
+    for command in ([], ["tool"], ["tool", "apply"], ["call"], ["doctor"]):
+        said = naru(*command, "--help", COLUMNS="200")
+        assert said.code == 0
+        assert "5 registry or gateway out of reach" in " ".join(said.out.split())
+
+
+def test_the_installed_command_is_this_one(run):
+    command = Path(sys.executable).with_name("naru")
+    said = subprocess.run(
+        [command, "tool", "list", "--json"],
+        cwd=run.directory,
+        env=environment({}),
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    assert len(json.loads(said.stdout)) >= 6

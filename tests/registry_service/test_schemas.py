@@ -1,0 +1,293 @@
+import http.server
+import json
+import threading
+import time
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp.shared.inbound import find_invalid_x_mcp_header
+
+from registry_service.schemas import (
+    DIALECTS,
+    MAX_SCHEMA_BYTES,
+    MAX_VIOLATIONS,
+    MAX_VIOLATIONS_BYTES,
+    SchemaCheck,
+    positions,
+    schema_faults,
+)
+from tests.registry_service.samples import DRAFT_07, arguments, nested, raw
+
+
+def faults(schema, *, of_arguments=True):
+    return [tuple(fault) for fault in schema_faults(raw(schema), schema, "/s", arguments=of_arguments)]
+
+
+def pointers(schema, **options):
+    return [pointer for pointer, _ in faults(schema, **options)]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "object", "additionalProperties": False},
+        arguments(raw=True, never=False),
+        arguments(title={"type": "string"}, type={"type": "string"}, default={}, id={}, enum={}, const={}),
+        {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"type": "object", "$schema": DRAFT_07, "definitions": {"a": {"type": "string"}}, "$ref": "#/definitions/a"},
+        {"type": "object", "$schema": "http://json-schema.org/draft-04/schema", "required": ["a"]},
+        {"type": "object", "$schema": "http://json-schema.org/draft-06/schema#"},
+        {"type": "object", "$schema": "https://json-schema.org/draft/2019-09/schema", "$recursiveRef": "#/$defs/a"}
+        | {"$defs": {"a": {}}},
+        arguments(a={"$ref": "#/$defs/a"}) | {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}},
+        arguments(a={"$ref": "#/$defs/a%20b"}) | {"$defs": {"a b": {}}},
+        arguments(a={"$ref": "item"}) | {"$id": "https://x.test/root", "$defs": {"item": {"$id": "item"}}},
+        arguments(a={"$ref": "#name"}) | {"$defs": {"a": {"$anchor": "name"}}},
+        arguments(a={"const": {"$ref": "file:///etc/passwd"}, "default": {"$ref": "http://x.test/"}}),
+        arguments(**{"$ref": {"type": "string"}, "x-mcp-header": {"type": "string"}}),
+        arguments(a={"pattern": r"^(?=.*\d)[가-힣]+$"}),
+        nested(63),
+    ],
+)
+def test_takes_what_is_a_schema_of_arguments(schema):
+    assert faults(schema) == []
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "array"}, {"oneOf": [{}]}, {"type": ["object", "null"]}])
+def test_any_schema_may_describe_the_output_but_not_the_arguments(schema):
+    assert faults(schema, of_arguments=False) == []
+    assert pointers(schema) == ["/s/type"]
+
+
+@pytest.mark.parametrize("schema", [True, False, None, [], "x", 5])
+def test_refuses_what_is_no_object(schema):
+    assert pointers(schema) == ["/s"]
+    assert pointers(schema, of_arguments=False) == ["/s"]
+
+
+def test_tells_every_fault_with_its_place():
+    schema = arguments(a={"type": "strin"}, b=5, c={"pattern": "("}, d={"required": [1, 1]}) | {"minProperties": -1}
+    assert sorted(set(pointers(schema))) == [
+        *("/s/minProperties", "/s/properties/a/type", "/s/properties/b", "/s/properties/c/pattern"),
+        *("/s/properties/d/required", "/s/properties/d/required/0", "/s/properties/d/required/1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "uri", ["http://json-schema.org/draft-03/schema#", "https://json-schema.org/draft-07/schema", "urn:x", "", 5, None]
+)
+def test_refuses_a_dialect_it_does_not_know(uri):
+    assert pointers(arguments() | {"$schema": uri}) == ["/s/$schema"]
+    assert pointers(arguments(a={"$schema": uri})) == ["/s/properties/a/$schema"]
+
+
+def test_the_dialect_decides_what_is_valid():
+    by_flag = arguments(a={"maximum": 5, "exclusiveMaximum": True})
+    assert pointers(by_flag) == ["/s/properties/a/exclusiveMaximum"]
+    assert faults(by_flag | {"$schema": "http://json-schema.org/draft-04/schema#"}) == []
+
+
+def test_bounds_depth_and_size():
+    assert pointers(nested(65)) == ["/s" + "/properties/a" * 32]
+    assert pointers({"type": "object", "description": "x" * MAX_SCHEMA_BYTES}) == ["/s"]
+
+
+@pytest.fixture
+def fetched():
+    """A web server, and the paths that were asked of it."""
+    paths = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            paths.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", paths
+        server.shutdown()
+        thread.join()
+
+
+def test_fetches_nothing(fetched, tmp_path):
+    url, paths = fetched
+    (tmp_path / "schema.json").write_text("{}")
+    for remote in (f"{url}/a", f"{url}/a#/b", f"file://{tmp_path}/schema.json", f"//{url[7:]}/c"):
+        assert pointers(arguments(a={"$ref": remote})) == ["/s/properties/a/$ref"]
+        assert pointers(arguments(a={"$ref": "#/x"}) | {"x": {"$ref": remote}})
+        assert pointers(arguments() | {"$schema": remote}) == ["/s/$schema"]
+        assert faults(arguments(a={"$id": remote.partition("#")[0]})) == []
+        with pytest.raises(ValueError, match=r"not present|unknown dialect"):
+            SchemaCheck(raw(arguments(a={"$ref": remote})))
+    assert pointers(arguments(a={"$ref": "b"}) | {"$id": f"{url}/root"}) == ["/s/properties/a/$ref"]
+    assert paths == []
+
+
+@pytest.mark.parametrize("keyword", ["items", "not", "if", "additionalProperties", "contains", "propertyNames"])
+@pytest.mark.parametrize("reference", ["$ref", "$dynamicRef"])
+def test_finds_references_wherever_a_schema_can_stand(keyword, reference):
+    remote = {reference: "http://169.254.169.254/"}
+    assert pointers(arguments(a={keyword: remote})) == [f"/s/properties/a/{keyword}/{reference}"]
+    assert pointers(arguments(a={"anyOf": [{}, remote]})) == [f"/s/properties/a/anyOf/1/{reference}"]
+    assert pointers(arguments() | {"$defs": {"a/b": remote}}) == [f"/s/$defs/a~1b/{reference}"]
+
+
+def test_a_reference_that_names_nothing_is_told_with_its_place():
+    schema = arguments(a={"$ref": "#/$defs/a"}, b={"items": {"$ref": "#b"}}, c={"$ref": "#/$defs/c"}) | {
+        "$defs": {"c": {}}
+    }
+    assert faults(schema) == [
+        ("/s/properties/a/$ref", "names nothing in this schema"),
+        ("/s/properties/b/items/$ref", "names nothing in this schema"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}}},
+        {"anyOf": [{"not": {"$ref": "#"}}]},
+    ],
+)
+def test_refuses_a_reference_without_end(schema):
+    assert [message for _, message in faults({"type": "object", **schema})] == ["refers to itself without end"]
+
+
+headers = st.sampled_from(["A", "a", "B", "", "A b", "é", "Tenant-Id", 5, None])
+types = st.sampled_from(["string", "integer", "boolean", "number", "object", ["string"], None])
+leaf = st.builds(
+    lambda header, kind: {
+        name: value for name, value in (("x-mcp-header", header), ("type", kind)) if value is not None
+    },
+    headers,
+    types,
+)
+annotated = st.recursive(
+    leaf,
+    lambda below: st.builds(
+        lambda schema, keyword, child: (
+            schema | {keyword: {"p": child} if keyword in ("properties", "$defs") else child}
+        ),
+        leaf,
+        st.sampled_from(["properties", "items", "not", "$defs"]),
+        below,
+    ),
+    max_leaves=4,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["p", "q", "r"]), annotated, max_size=3))
+def test_judges_mirrored_headers_as_the_official_client_does(properties):
+    """Clients of 2026-07-28 drop a tool whose annotations they find invalid."""
+    schema = arguments(**properties)
+    ours = [pointer for pointer in pointers(schema) if pointer.endswith("/x-mcp-header")]
+    assert bool(ours) == (find_invalid_x_mcp_header(schema) is not None)
+
+
+def test_mirrored_headers_are_not_looked_for_in_the_output():
+    assert faults({"type": "array", "items": {"x-mcp-header": "A"}}, of_arguments=False) == []
+
+
+names = st.text("abc", min_size=1, max_size=2)
+schemas = st.recursive(
+    st.just(True) | st.fixed_dictionaries({"type": st.sampled_from(["string", "integer", "null", "array", "object"])}),
+    lambda below: st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.sampled_from(["object", ["array", "string"]]),
+            "properties": st.dictionaries(names, below, max_size=3),
+            "required": st.lists(names, max_size=2, unique=True),
+            "items": below,
+            "anyOf": st.lists(below, min_size=1, max_size=2),
+            "additionalProperties": below,
+        },
+    ),
+    max_leaves=6,
+)
+instances = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(names, below, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(schemas.filter(lambda schema: isinstance(schema, dict)), instances)
+def test_decides_as_the_reference_implementation_does(schema, instance):
+    assert faults(schema, of_arguments=False) == []
+    expected = jsonschema.Draft202012Validator(schema).is_valid(instance)
+    assert (SchemaCheck(raw(schema)).violations(instance) == []) is expected
+
+
+@given(schemas)
+def test_positions_are_where_their_pointers_say(schema):
+    root = {"properties": {"a/b~": schema}, "allOf": [schema]}
+    for position in positions(root):
+        node = root
+        for part in position.pointer.split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            node = node[int(name)] if isinstance(node, list) else node[name]
+        assert node is position.schema
+
+
+def test_the_dialect_of_a_check_is_that_of_the_schema():
+    tuples = {"type": "object", "properties": {"a": {"items": [{"type": "string"}]}}}
+    assert SchemaCheck(raw(tuples | {"$schema": DRAFT_07})).violations({"a": [1]})
+    for uri, dialect in DIALECTS.items():
+        check = SchemaCheck(raw({"$schema": uri + "#", dialect.id_keyword: "http://x.test/", "type": "object"}))
+        assert [violation.pointer for violation in check.violations(1)] == [""]
+
+
+def test_numbers_are_compared_exactly():
+    check = SchemaCheck(b'{"const":9007199254740993}')
+    assert check.violations(9007199254740993) == []
+    assert check.violations(9007199254740992) != []
+    assert SchemaCheck(b'{"type":"integer"}').violations(1.0) == []
+
+
+def test_distinct_falsy_values_are_distinct():
+    kinds = {"flag": "boolean", "q": "string", "n": "integer", "x": "null"}
+    check = SchemaCheck(raw(arguments(**{name: {"type": kind} for name, kind in kinds.items()})))
+    assert check.violations({"flag": False, "q": "", "n": 0, "x": None}) == []
+    assert len(check.violations({"flag": 0, "q": None, "n": False, "x": ""})) == 4
+
+
+def test_violations_name_the_place_and_hold_no_value():
+    check = SchemaCheck(raw(arguments(**{"a/b": {"type": "integer"}}, c={"enum": ["x"]}) | {"required": ["d"]}))
+    violations = check.violations({"a/b": "a secret", "c": "another secret" * 1000})
+    assert sorted(violation.pointer for violation in violations) == ["", "/a~1b", "/c"]
+    assert "secret" not in str(violations)
+    assert ("", '"d" is a required property') in violations
+
+
+def test_a_tool_without_arguments_says_so():
+    check = SchemaCheck(b'{"type":"object","additionalProperties":false}')
+    assert [tuple(violation) for violation in check.violations({"a": 1})] == [("", "no properties are allowed here")]
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=2000), st.text(max_size=20), max_size=60))
+def test_violations_are_bounded(values):
+    for schema in ({"additionalProperties": {"type": "integer"}}, {"properties": {}, "additionalProperties": False}):
+        violations = SchemaCheck(raw(schema)).violations(values)
+        assert bool(violations) == bool(values)
+        assert len(violations) <= MAX_VIOLATIONS
+        assert len(msgspec.json.encode([violation._asdict() for violation in violations])) <= MAX_VIOLATIONS_BYTES + 1
+
+
+def test_a_hostile_value_costs_little():
+    check = SchemaCheck(raw(arguments(a={"items": {"type": "string"}})))
+    began = time.monotonic()
+    assert [violation.pointer for violation in check.violations({"a": [1] * 1_000_000})] == ["/a/0"]
+    assert time.monotonic() - began < 2
+
+
+def test_a_regular_expression_that_backtracks_ends():
+    check = SchemaCheck(json.dumps({"pattern": r"^(?=a)(a|a)*\1b$"}).encode())
+    assert len(check.violations("a" * 5000)) == 1
