@@ -18,6 +18,7 @@ _MIN_TOKEN = 16
 # A result crosses gRPC in one message, whose limit is 16 MiB, with its frame, its structured form and its facts.
 _MAX_RESULT = 15 * MIB
 _DAY = 86_400.0
+_DEFAULT_DATABASE_URL = "sqlite:///naru.db"
 
 Network = IPv4Network | IPv6Network
 T = TypeVar("T")
@@ -67,7 +68,7 @@ class Settings:
         tls = _tls(read)
         settings = cls(
             bind=read.parsed("REGISTRY_BIND", "127.0.0.1:50051", _address),
-            database_url=read.parsed("DATABASE_URL", "sqlite:///naru.db", _database_url),
+            database_url=read.optional_secret("DATABASE_URL", _database_url) or _DEFAULT_DATABASE_URL,
             services=read.parsed("REGISTRY_SERVICES", "registry,accounts,execution", _services),
             pepper=read.secret("REGISTRY_PEPPER", _pepper),
             admin_token=read.secret("REGISTRY_ADMIN_TOKEN", _token),
