@@ -62,7 +62,7 @@ bench: $(VENV)/.dev ## Measure Naru beside a bare floor
 
 .PHONY: conformance
 conformance: $(VENV)/.dev ## Run the official MCP conformance suite
-	@$(PY) -m tests.e2e.conformance
+	@$(PY) -m tests.conformance
 
 .PHONY: up
 up: ## Start everything in containers, on 127.0.0.1:8080
@@ -91,11 +91,15 @@ $(VENV)/.dev: requirements-dev.txt pyproject.toml $(VENV)/.made
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-# The first Python that is new enough; PYTHON=/path/to/python names another.
+# The first Python of 3.11 to 3.14, which the dependencies are locked for, or else a newer one; PYTHON=/path/to/python
+# names another.
 $(VENV)/.made:
 	@found=; \
-	for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
-		if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
+	for last in 14 99; do \
+		for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
+			test -z "$$found" && "$$python" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, $$last))" \
+				2>/dev/null && found=$$python; \
+		done; \
 	done; \
 	if [ -z "$$found" ]; then \
 		echo "Naru needs Python 3.11 or newer, and $$(python3 --version 2>&1 || true) is what there is." >&2; \

@@ -13,7 +13,8 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 # Past the grace that a process was given, for closing what it has open.
 PATIENCE_SECONDS = 10.0
-HURRY_SECONDS = 5.0
+# The first signal begins a graceful stop, the second one ends it; after that there is no more asking.
+HURRY_SECONDS = (1.0, 5.0)
 TAIL_LINES = 15
 
 
@@ -110,11 +111,13 @@ async def stop_in_order(children: list[Child]) -> None:
 
 
 async def end_all(children: list[Child]) -> None:
-    for child in children:
-        child.signal(signal.SIGTERM)
-    endings = {asyncio.create_task(child.ended()) for child in children}
-    _, slow = await asyncio.wait(endings, timeout=HURRY_SECONDS)
+    slow = {asyncio.create_task(child.ended()) for child in children}
+    for seconds in HURRY_SECONDS:
+        for child in children:
+            child.signal(signal.SIGTERM)
+        _, slow = await asyncio.wait(slow, timeout=seconds)
+        if not slow:
+            return
     for child in children:
         child.signal(signal.SIGKILL)
-    if slow:
-        await asyncio.wait(slow)
+    await asyncio.wait(slow)

@@ -17,9 +17,12 @@ def main() -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         settings = Settings.from_env(os.environ)
-        configure_logs(settings.log_level)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings))
+        lines = configure_logs(settings.log_level)
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve(settings))
+        finally:
+            lines.drain()
     except SettingError as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2

@@ -47,9 +47,9 @@ def create_app(settings: Settings) -> Starlette:
     health = {"/healthz": gateway.healthz, "/readyz": gateway.readyz}
     app = Starlette(
         routes=[
+            *(Route(path + slash, mcp) for path in settings.mcp_paths for slash in ("", "/")),
             *(Route(path, answer, methods=["GET"]) for path, answer in health.items()),
             *(Route(path, Elsewhere(mcp, "METHOD_NOT_ALLOWED", allow=b"GET, HEAD")) for path in health),
-            *(Route(path + slash, mcp) for path in settings.mcp_paths for slash in ("", "/")),
             Route("/{path:path}", Elsewhere(mcp, "PATH_NOT_FOUND")),
         ],
         lifespan=gateway.lifespan,

@@ -17,7 +17,7 @@ Headers: TypeAlias = Mapping[bytes, bytes]
 HeaderLines: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 # How much more of a refused body is read, and for how long, so that the client gets to see the refusal.
-_LINGER_BYTES = 4 << 20
+_LINGER_BYTES = 16 << 20
 _LINGER_SECONDS = 2.0
 
 

@@ -47,7 +47,7 @@ from gateway.mcp import (
 from gateway.params import NO_META, meta_of
 from gateway.revisions import Era, identify
 from gateway.settings import Settings
-from gateway.telemetry import Metrics, accepted_request_id, continued_trace, fresh_ids, new_trace
+from gateway.telemetry import Metrics, accepted_id, continued_trace, fresh_ids, new_trace
 
 _CORS_REQUEST_HEADERS = (
     b"authorization, content-type, accept, accept-language, last-event-id, mcp-method, mcp-name, mcp-protocol-version, "
@@ -91,11 +91,11 @@ class McpEndpoint:
             await app(scope, receive, _with_headers(request, send))
         finally:
             self.open -= 1
-            self._record(request, time.perf_counter() - started)
+            self._record(request, scope["client"], time.perf_counter() - started)
 
     def _begin(self, scope: Scope, headers: Headers) -> Request:
         request_id, trace_id, span_id = fresh_ids()
-        request_id = accepted_request_id(text(headers, b"x-request-id")) or request_id
+        request_id = accepted_id(text(headers, b"x-request-id")) or request_id
         trace = continued_trace(text(headers, b"traceparent"), text(headers, b"tracestate"), span_id)
         settings = self.settings
         locale = preferred_locale(text(headers, b"accept-language"), settings.locale)
@@ -210,9 +210,8 @@ class McpEndpoint:
         request.dialect = identify(each(scope, headers, b"mcp-protocol-version"), request.accept, meta)
         carriage = request.accept.carriage or Carriage.JSON
         request.carriage = carriage if message.method == "tools/call" else single(carriage)
-        request.lane = text(headers, b"x-mcp-env-scope")
-        session_id = text(headers, b"mcp-session-id")
-        request.session_id = session_id if len(session_id) <= _MAX_SHOWN and session_id.isascii() else ""
+        request.lane = text(headers, b"x-mcp-env-scope")[:_MAX_SHOWN]
+        request.session_id = accepted_id(text(headers, b"mcp-session-id"))
         if meta.traceparent:
             span_id = request.trace.traceparent[36:52]
             request.trace = continued_trace(meta.traceparent, meta.tracestate, span_id) or request.trace
@@ -226,7 +225,7 @@ class McpEndpoint:
         reason = "CALL_OUTCOME_UNKNOWN" if request.method == "tools/call" else "SERVICE_UNAVAILABLE"
         return failure_frame(self.edge, request, Failure(reason))
 
-    def _record(self, request: Request, seconds: float) -> None:
+    def _record(self, request: Request, client: tuple[str, int] | None, seconds: float) -> None:
         """Counts and logs a request. Nothing that a client made up becomes a label."""
         method = request.method
         if method and method not in KNOWN_METHODS:
@@ -244,6 +243,7 @@ class McpEndpoint:
             carriage=carriage,
             status=request.status,
             outcome=request.outcome,
+            client=client[0] if client else "",
             duration_ms=round(seconds * 1000, 3),
         )
 

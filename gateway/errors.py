@@ -24,6 +24,7 @@ _STATUS_DETAILS = "grpc-status-details-bin"
 # How gRPC words the failures of a request that no connection ever carried. There is no other sign of it in grpc.aio:
 # initial metadata that never came says nothing, since the registry may have admitted the call and died before it.
 _NEVER_SENT = (
+    "connections to all backends failing",
     "failed to connect to all addresses",
     "errors resolving ",
     "DNS resolution failed",

@@ -6,15 +6,24 @@ from typing import Literal, TypeAlias
 Locale: TypeAlias = Literal["ko", "en"]
 
 
-@lru_cache(maxsize=512)
-def preferred_locale(accept_language: str | None, default: Locale) -> Locale:
+# Longer headers are read each time, so that nobody can fill the cache with megabytes.
+_CACHED_LENGTH = 256
+
+
+def preferred_locale(accept_language: str, default: Locale) -> Locale:
     """Picks the language that `Accept-Language` (RFC 9110, 12.5.4) likes best among ours; the first of equals.
 
     A header that admits neither of ours, or likes any (`*`) best, gets the default.
     """
+    read = _preferred if len(accept_language) <= _CACHED_LENGTH else _preferred.__wrapped__
+    return read(accept_language, default)
+
+
+@lru_cache(maxsize=512)
+def _preferred(accept_language: str, default: Locale) -> Locale:
     best: Locale = default
     best_quality = 0.0
-    for item in (accept_language or "").lower().split(","):
+    for item in accept_language.lower().split(","):
         tag, _, parameters = item.partition(";")
         quality = _quality(parameters)
         primary = tag.strip().partition("-")[0]

@@ -7,6 +7,7 @@ Each RPC has a deadline, and none waits for a connection: a registry that is awa
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -276,8 +277,9 @@ def failure_frame(edge: Edge, request: Request, failure: Failure) -> Frame:
     if isinstance(call_id, str):
         request.call_id = call_id
     request.headers += challenges(failure)
-    if "retry_after_seconds" in failure.facts:
-        request.headers.append((b"retry-after", b"%d" % failure.facts["retry_after_seconds"]))
+    retry_after = failure.facts.get("retry_after_seconds")
+    if isinstance(retry_after, int | float):
+        request.headers.append((b"retry-after", b"%d" % math.ceil(retry_after)))
     if entry.surface is Surface.RESULT and request.method == "tools/call" and not _as_protocol_error(request, failure):
         return _failure_result(edge, request, failure)
     message, data = describe(failure.reason, failure.facts, request.wording)
@@ -332,16 +334,18 @@ def _call_headers(request: Request) -> Mapping[str, str]:
 
 def _metadata(edge: Edge, request: Request) -> tuple[tuple[str, str], ...]:
     trace = request.trace
-    metadata = (
+    metadata = [
         ("authorization", request.credential.metadata),
-        ("x-naru-token", edge.token),
         ("x-request-id", request.request_id),
         ("traceparent", trace.traceparent),
-    )
-    return (*metadata, ("tracestate", trace.tracestate)) if trace.tracestate else metadata
+    ]
+    if edge.token:
+        metadata.append(("x-naru-token", edge.token))
+    if trace.tracestate:
+        metadata.append(("tracestate", trace.tracestate))
+    return tuple(metadata)
 
 
-_Asked = TypeVar("_Asked")
 _Answered = TypeVar("_Answered")
 
 
@@ -362,7 +366,7 @@ def _failed(edge: Edge, request: Request, error: grpc.aio.AioRpcError, rpc: str,
     edge.metrics.rpc(rpc, code)
     failure = failure_of(error, may_have_run=may_have_run)
     if is_token_refused(error):
-        edge.log.error("the registry refuses the gateway's token: GATEWAY_REGISTRY_TOKEN is not its service token")
+        edge.log.error("the registry refuses the gateway's token", setting="GATEWAY_REGISTRY_TOKEN", rpc=rpc)
     elif failure.reason in {"INTERNAL", "SERVICE_UNAVAILABLE", "CALL_OUTCOME_UNKNOWN"}:
         edge.log.warning(
             "rpc failed", rpc=rpc, code=code, details=error.details(), reason=failure.reason,

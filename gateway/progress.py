@@ -92,6 +92,6 @@ def progress_message(progress: Progress) -> bytes:
 
 def number(value: float) -> bytes:
     """Writes a finite number as JSON, integral ones without `.0`."""
-    if value.is_integer() and abs(value) < _EXACT:
+    if abs(value) < _EXACT and value == int(value):
         return b"%d" % value
     return repr(value).encode()

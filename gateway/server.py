@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import math
+import re
 import signal
 import socket
 from collections.abc import Generator
@@ -26,6 +27,7 @@ _KEEP_ALIVE_SECONDS = 75
 _FAREWELL_SECONDS = 5
 # How long a client that is refused may go on sending before its connection is closed.
 _LINGER_SECONDS = 2.0
+_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:", re.IGNORECASE)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -90,8 +92,10 @@ class Server(uvicorn.Server):
             self.force_exit = True
         elif self.should_exit:
             self._gateway.end_answers()
-        self._gateway.stop()
-        self.should_exit = True
+        else:
+            self._gateway.stop()
+            self._gateway.mcp.log.info("gateway stopping", grace_seconds=self._grace)
+            self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts to accept, and says so."""
@@ -117,21 +121,28 @@ class Protocol(HttpToolsProtocol):
     _head_bytes = 0
     _refused = False
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Limits how long a new connection may say nothing."""
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
     def data_received(self, data: bytes) -> None:
         """Counts a head that comes in pieces: the parser itself would take headers without end."""
         if self._refused:
             return
         if self._in_head:
             self._head_bytes += len(data)
+            if b"pgrade" in data or b"PGRADE" in data:
+                data = _without_upgrade(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(431, "the headers are too large")
 
-    def on_message_begin(self) -> None:
-        """A head begins."""
-        super().on_message_begin()
+    def on_message_complete(self) -> None:
+        """The next head begins."""
         self._in_head = True
         self._head_bytes = 0
+        super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         """A head is whole; one that came in a single piece is measured here."""
@@ -159,6 +170,15 @@ class Protocol(HttpToolsProtocol):
     def _complaint(self, detail: str) -> bytes:
         message, data = describe("INVALID_REQUEST", {"detail": detail}, self.wording)
         return error(b"", TABLE["INVALID_REQUEST"].code, message, data)
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Hides an offer to upgrade, which we take up for nobody: the parser would drop the body that comes with it.
+
+    The HTTP client of Java offers HTTP/2 (h2c) with every first request.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest
 
 
 def _listen(bind: Bind) -> socket.socket:

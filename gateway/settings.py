@@ -6,6 +6,7 @@ with it, and never repeats a secret.
 
 import ipaddress
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,15 +137,33 @@ class _PublicUrl(NamedTuple):
 
 
 def _registry_tls(env: _Environment) -> tuple[bytes | None, bytes | None, bytes | None]:
-    ca = env.file("GATEWAY_REGISTRY_CA_FILE")
-    cert = env.file("GATEWAY_REGISTRY_CERT_FILE")
-    key = env.file("GATEWAY_REGISTRY_KEY_FILE")
+    ca_name, cert_name, key_name = (f"GATEWAY_REGISTRY_{part}_FILE" for part in ("CA", "CERT", "KEY"))
+    ca, cert, key = env.file(ca_name), env.file(cert_name), env.file(key_name)
     if (cert is None) != (key is None):
-        missing = "GATEWAY_REGISTRY_CERT_FILE" if cert is None else "GATEWAY_REGISTRY_KEY_FILE"
+        missing = cert_name if cert is None else key_name
         raise SettingError(f"{missing}: the certificate and its key are needed together")
     if cert is not None and ca is None:
-        raise SettingError("GATEWAY_REGISTRY_CA_FILE: a client certificate needs TLS, which this file turns on")
+        raise SettingError(f"{ca_name}: a client certificate needs TLS, which this file turns on")
+    context = ssl.SSLContext(
+        ssl.PROTOCOL_TLS_CLIENT
+    )  # only to find out what is wrong before gRPC fails on it in silence
+    if ca is not None:
+        try:
+            context.load_verify_locations(env.get(ca_name))
+        except ssl.SSLError as error:
+            raise SettingError(f"{ca_name}: holds no PEM certificate") from error
+    if cert is not None:
+        try:
+            context.load_cert_chain(env.get(cert_name), env.get(key_name), password=_no_password)
+        except (ssl.SSLError, ValueError) as error:
+            raise SettingError(
+                f"{cert_name}: and {key_name} hold no PEM certificate and its unencrypted key"
+            ) from error
     return ca, cert, key
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")
 
 
 def _registry_token(env: _Environment, *, required: bool) -> str:

@@ -1,7 +1,7 @@
 """Calls: admission, the endpoint, settlement. Each runs as a task of the process, whatever becomes of its RPC."""
 
 import asyncio
-import os
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -38,12 +38,15 @@ SETTLE_SECONDS = 10.0
 ANSWER_SECONDS = 0.5
 # Progress that a slow client has not fetched yet; the oldest goes first.
 PROGRESS_KEPT = 64
+# Of a message of progress, in characters.
+MESSAGE_KEPT = 2000
 # How long calls that were cut may take to be recorded.
 CUT_SECONDS = 1.0
 
 _NAME_LOGGED = 64
-_State = execution_pb2.Call.State
-_OUTCOMES = {number: name.lower() for name, number in _State.items()}
+_ERROR_LOGGED = 300
+_OUTCOMES = {number: name.lower() for name, number in execution_pb2.Call.State.items()}
+_SUCCEEDED, _TOOL_ERROR = execution_pb2.Call.SUCCEEDED, execution_pb2.Call.TOOL_ERROR
 
 Event: TypeAlias = execution_pb2.CallToolEvent
 
@@ -73,6 +76,7 @@ class Call:
         "client_deadline",
         "client_seconds",
         "cut",
+        "ended",
         "progress",
         "reported",
         "rpc",
@@ -83,9 +87,9 @@ class Call:
         self.rpc = rpc
         self.caller = caller
         self.client_seconds = client_seconds
-        now = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
         # Of the event loop's clock.
-        self.client_deadline = None if client_seconds is None else now + client_seconds
+        self.client_deadline = None if client_seconds is None else loop.time() + client_seconds
         self.admitted: Ready | None = None
         # The RPC is over, and nobody waits for the result.
         self.abandoned = False
@@ -93,14 +97,20 @@ class Call:
         self.cut = False
         self.progress: deque[Event.Progress] = deque(maxlen=PROGRESS_KEPT)
         self.reported = float("-inf")
-        # Set on admission, on progress and at the end.
-        self.changed = asyncio.Event()
+        # Set on admission, on progress and at the end, for an RPC that streams.
+        self.changed = asyncio.Event() if rpc.stream else None
+        self.ended: asyncio.Future[None] = loop.create_future()
 
     def report(self, progress: float, total: float | None, message: str) -> None:
         """Keeps an endpoint's progress for the RPC, if it is progress: the contract promises that it grows."""
         if progress > self.reported:
             self.reported = progress
-            self.progress.append(Event.Progress(progress=progress, total=total, message=message))
+            self.progress.append(Event.Progress(progress=progress, total=total, message=message[:MESSAGE_KEPT]))
+            self.tell()
+
+    def tell(self) -> None:
+        """Wakes the RPC, if it streams."""
+        if self.changed is not None:
             self.changed.set()
 
 
@@ -167,7 +177,9 @@ class Calls:
 
     def _ended(self, task: "asyncio.Task[Event]") -> None:
         call = self._running.pop(task)
-        call.changed.set()
+        call.tell()
+        if not call.ended.done():
+            call.ended.set_result(None)
         error = None if task.cancelled() else task.exception()
         if call.abandoned and error is not None and not isinstance(error, NaruError):
             _log.error("call failed", call_id=call.call_id, exc_info=error)
@@ -180,9 +192,12 @@ class Calls:
                 _log_refusal(call, error)
             raise
         except asyncio.CancelledError:
-            if call.cut and call.admitted is None:
+            if not call.cut:
+                raise
+            if call.admitted is None:
                 raise ServiceUnavailableError("the service stops", cause="shutting_down") from None
-            raise
+            # It had ended, and was being recorded.
+            raise _unknown(call, call.admitted, "the service stopped") from None
 
     async def _admit_and_execute(self, call: Call) -> Event:
         view = self._catalog.view
@@ -209,9 +224,9 @@ class Calls:
 
     async def _execute(self, call: Call, ready: Ready) -> Event:
         call.admitted = ready
-        call.changed.set()
+        call.tell()
         started = time.perf_counter()
-        outcome = Outcome(_State.FAILED, errors_pb2.INTERNAL, None, None)
+        outcome = Outcome(execution_pb2.Call.FAILED, errors_pb2.INTERNAL, None, None)
         CALLS_RUNNING.inc()
         try:
             outcome = await self._outcome(call, ready)
@@ -228,15 +243,15 @@ class Calls:
             answer = await self._ask(call, ready)
         except ToolFailedError as error:
             error.facts = _facts(call, ready, error.facts, never=isinstance(error, ResultTooLargeError))
-            return Outcome(_State.FAILED, error.reason, None, error)
+            return Outcome(execution_pb2.Call.FAILED, error.reason, None, error)
         except asyncio.CancelledError as error:
             if not call.cut:
-                return Outcome(_State.CANCELLED, errors_pb2.REASON_UNSPECIFIED, None, error)
-            unknown = CallOutcomeUnknownError("the service stopped", tool=ready.tool.name, call_id=call.call_id)
-            return Outcome(_State.UNKNOWN, unknown.reason, None, unknown)
+                return Outcome(execution_pb2.Call.CANCELLED, errors_pb2.REASON_UNSPECIFIED, None, error)
+            unknown = _unknown(call, ready, "the service stopped")
+            return Outcome(execution_pb2.Call.UNKNOWN, unknown.reason, None, unknown)
         except Exception as error:  # noqa: BLE001 -- whatever happened, the call must be settled; it is raised afterwards
-            return Outcome(_State.FAILED, errors_pb2.INTERNAL, None, error)
-        state = _State.TOOL_ERROR if answer.is_error else _State.SUCCEEDED
+            return Outcome(execution_pb2.Call.FAILED, errors_pb2.INTERNAL, None, error)
+        state = _TOOL_ERROR if answer.is_error else _SUCCEEDED
         return Outcome(state, answer.reason, answer, None)
 
     async def _ask(self, call: Call, ready: Ready) -> Answer:
@@ -274,8 +289,7 @@ class Calls:
             async with asyncio.timeout_at(until):
                 await self._ledger.settle(call.call_id, outcome.state, outcome.reason)
         except TimeoutError:
-            message = "the outcome could not be recorded in time"
-            raise CallOutcomeUnknownError(message, tool=ready.tool.name, call_id=call.call_id) from outcome.error
+            raise _unknown(call, ready, "the outcome could not be recorded in time") from outcome.error
 
 
 def child_of(traceparent: str) -> str:
@@ -283,7 +297,7 @@ def child_of(traceparent: str) -> str:
     parts = traceparent.split("-")
     if [len(part) for part in parts] != [2, 32, 16, 2]:
         return ""
-    return f"{parts[0]}-{parts[1]}-{os.urandom(8).hex()}-{parts[3]}"
+    return f"{parts[0]}-{parts[1]}-{random.getrandbits(64) or 1:016x}-{parts[3]}"
 
 
 def _admission(call: Call, ready: Ready) -> Admission:
@@ -298,6 +312,10 @@ def _admission(call: Call, ready: Ready) -> Admission:
         revision=ready.revision,
         create_time=now_micros(),
     )
+
+
+def _unknown(call: Call, ready: Ready, message: str) -> CallOutcomeUnknownError:
+    return CallOutcomeUnknownError(message, tool=ready.tool.name, call_id=call.call_id)
 
 
 def _facts(call: Call, ready: Ready, facts: Mapping[str, Fact], *, never: bool = False) -> dict[str, Fact]:
@@ -339,7 +357,17 @@ def _record(call: Call, ready: Ready, outcome: Outcome, seconds: float) -> None:
         reason=errors_pb2.Reason.Name(outcome.reason) if outcome.reason else "",
         duration_ms=round(seconds * 1000, 3),
         **_ids(call),
+        **_cause(outcome),
     )
+
+
+def _cause(outcome: Outcome) -> dict[str, Fact]:
+    """Why the endpoint failed, for those who run it; without the names that the answer itself chose."""
+    if not isinstance(outcome.error, ToolFailedError):
+        return {} if outcome.answer is None else {**outcome.answer.facts}
+    facts = outcome.error.facts
+    detail = str(facts.get("detail", "")).partition(" at ")[0]
+    return {"error": str(outcome.error)[:_ERROR_LOGGED], "detail": detail, "http_status": facts.get("http_status")}
 
 
 def _log_refusal(call: Call, error: NaruError) -> None:

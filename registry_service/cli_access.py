@@ -223,16 +223,18 @@ def failure(error: grpc.RpcError, access: Access) -> CliError:
             return CliError(f"the registry at {where} is out of reach: {details}", Exit.UNREACHABLE)
         return CliError(f"{code.name}: {details}")
     facts = {name: msgspec.json.decode(value) for name, value in info.metadata.items()}
-    message = details if details not in ("", info.reason) else sentence(info.reason, facts)
+    said = details if details not in ("", info.reason) else info.reason.lower().replace("_", " ")
+    message = with_facts(said, facts)
     if info.reason == "TOKEN_INVALID":
         message = f"the registry refused the admin token of {access.admin_token_from}"
     return CliError(message, EXITS_BY_REASON.get(info.reason, Exit.FAILURE), info.reason, facts)
 
 
-def sentence(reason: str, facts: Mapping[str, Any]) -> str:
-    """`TOOL_VERSION_NOT_FOUND` with its facts → `tool version not found: tool echo, version 9`."""
-    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
-    return reason.lower().replace("_", " ") + (f": {told}" if told else "")
+def with_facts(said: str, facts: Mapping[str, Any]) -> str:
+    """`the plan does not exist` → `the plan does not exist (plan gold, plans lite, pro)`."""
+    shown = {name: ", ".join(map(str, value)) if isinstance(value, list) else value for name, value in facts.items()}
+    told = [f"{name.replace('_', ' ')} {value}" for name, value in shown.items() if str(value) not in said]
+    return f"{said} ({', '.join(told)})" if told else said
 
 
 def error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo | None:

@@ -53,6 +53,13 @@ def basic(credential: str) -> str:
     return "Basic " + base64.b64encode(credential.encode()).decode()
 
 
+def cause(error: BaseException) -> str:
+    """The error in few words: aiohttp's own text repeats the address and its TLS settings."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or str(error.os_error)
+    return str(error) or type(error).__name__
+
+
 def envelope(method: str, params: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params)
 
@@ -95,7 +102,7 @@ class Gateway:
             raise CliError(f"{access.url_from}: {access.url} is not a URL", Exit.USAGE) from error
         except aiohttp.ClientError as error:
             where = f"{access.url} ({access.url_from})"
-            raise CliError(f"the gateway at {where} is out of reach: {error}", Exit.UNREACHABLE) from error
+            raise CliError(f"the gateway at {where} is out of reach: {cause(error)}", Exit.UNREACHABLE) from error
 
     def session(self, seconds: float | None) -> aiohttp.ClientSession:
         headers = {

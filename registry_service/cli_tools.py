@@ -66,7 +66,8 @@ def read_manifest(file: Path, variables: dict[str, str]) -> manifest_file.Manife
     except manifest_file.ManifestError as error:
         shown = [{"message": fault.message, **place_dict(fault.place)} for fault in error.faults]
         lines = [f"{located(str(file), fault.place)}: {fault.message}" for fault in error.faults]
-        raise CliError("\n".join(lines), Exit.INVALID, "MANIFEST_INVALID", {"faults": shown}) from error
+        message = "\n".join(["this is no manifest:", *lines])
+        raise CliError(message, Exit.INVALID, "MANIFEST_INVALID", {"faults": shown}) from error
 
 
 def manifest_error(file: str, answer: registry_pb2.ApplyManifestResponse, manifest: manifest_file.Manifest) -> CliError:
@@ -80,7 +81,7 @@ def manifest_error(file: str, answer: registry_pb2.ApplyManifestResponse, manife
         {"pointer": fault.pointer, "tool": fault.tool, "message": fault.message, **place_dict(place)}
         for fault, place in zip(answer.faults, places, strict=True)
     ]
-    message = "\n".join([*lines, "nothing was changed"])
+    message = "\n".join(["the registry refused the manifest, and nothing was changed:", *lines])
     return CliError(message, Exit.INVALID, "MANIFEST_INVALID", {"faults": shown})
 
 
@@ -147,7 +148,11 @@ def tool_activate(
     version: Version,
     keep: Annotated[
         bool,
-        typer.Option("--keep-others-active", help="Leave the others active: calls are ambiguous until one is left."),
+        typer.Option(
+            "--keep-others-active",
+            "--keep-others",
+            help="Leave the others active: calls are ambiguous until one is left.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from naru.v1 import registry_pb2
 from registry_service.cli_access import Access, CliError, open_channel, serving
-from registry_service.cli_call import Gateway
+from registry_service.cli_call import Gateway, cause
 from registry_service.cli_command import pages, registry
 
 CONNECT_SECONDS = 3.0
@@ -183,7 +183,7 @@ async def gateway_findings(access: Access) -> list[Finding]:
         alive, _ = await get(access, "/healthz")
         ready, detail = await get(access, "/readyz")
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        return [Finding("gateway", State.WRONG, f"nothing answers at {where}: {error}", "NARU_URL", remedy)]
+        return [Finding("gateway", State.WRONG, f"nothing answers at {where}: {cause(error)}", "NARU_URL", remedy)]
     if alive != 200:
         message = f"what answers at {where} is not Naru's gateway (HTTP {alive} for /healthz)"
         return [Finding("gateway", State.WRONG, message, "NARU_URL", remedy)]

@@ -188,15 +188,15 @@ class Connector(aiohttp.TCPConnector):
         while True:
             connection = await super().connect(req, traces, timeout)
             protocol = connection.protocol
-            if protocol is None or protocol not in self._seen:
+            if protocol not in self._seen:
+                if protocol is not None:
+                    self._seen.add(protocol)
                 break
             # Kept from an earlier request: the endpoint's FIN may be waiting in the kernel, unseen by the event loop.
             # Looking costs about a microsecond, and saves a request that may not be repeated from being lost.
             if not _hung_up(connection.transport):
                 break
             connection.close()
-        if protocol is not None:
-            self._seen.add(protocol)
         if attempt := ATTEMPT.get(None):
             attempt.connected = True
         return connection

@@ -67,10 +67,11 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
         call = Call(request, CALLER.get(), context.time_remaining())
         task = self._calls.start(call)
         try:
-            if request.stream:
-                await _follow(call, task, context)
-            # Shielded: what becomes of the call when the RPC ends early is decided below.
-            await context.write(await asyncio.shield(task))
+            if call.changed is not None:
+                await _follow(call, call.changed, context)
+            # Not the task itself: what becomes of that when the RPC ends early is decided below.
+            await call.ended
+            await context.write(task.result())
         finally:
             if not task.done():
                 call.abandoned = True
@@ -116,19 +117,19 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
             return authenticate(await self._catalog.fresh(), self._pepper, caller.credential)
 
 
-async def _follow(call: Call, task: "asyncio.Task[Event]", context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+async def _follow(call: Call, changed: asyncio.Event, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
     """Writes `accepted` and progress until the call has ended. A slow client holds up nothing but itself."""
     told = False
     while True:
-        call.changed.clear()
+        changed.clear()
         if call.admitted is not None and not told:
             told = True
             await context.write(_accepted(call, call.admitted))
         while call.progress:
             await context.write(Event(progress=call.progress.popleft()))
-        if task.done():
+        if call.ended.done():
             return
-        await call.changed.wait()
+        await changed.wait()
 
 
 def _accepted(call: Call, ready: Ready) -> Event:

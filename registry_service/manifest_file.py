@@ -93,7 +93,8 @@ def parse_yaml(text: str, variables: Mapping[str, str]) -> Manifest:
     writer = JsonWriter(variables)
     written = writer.value(root, ())
     if writer.faults:
-        raise ManifestError(writer.faults)
+        # What an alias repeats is one fault.
+        raise ManifestError(list(dict.fromkeys(writer.faults)))
     return Manifest(written.encode(), writer.places)
 
 

@@ -74,6 +74,8 @@ class Secret(Base):
 
 class Call(Base):
     __tablename__ = "calls"
+    # On SQLite one page less for each group of calls to write.
+    __table_args__ = ({"sqlite_with_rowid": False},)
     call_id: Mapped[str] = mapped_column(String(32), primary_key=True)
     client_id: Mapped[str] = mapped_column(String(32))
     tool: Mapped[str] = mapped_column(String(64))
@@ -97,6 +99,7 @@ Index("calls_running", Call.executor, sqlite_where=Call.state == 1, postgresql_w
 
 class Usage(Base):
     __tablename__ = "usage"
+    __table_args__ = ({"sqlite_with_rowid": False},)
     client_id: Mapped[str] = mapped_column(String(32), primary_key=True)
     lane: Mapped[str] = mapped_column(String(16), primary_key=True)
     # A day `YYYY-MM-DD` or a month `YYYY-MM` in Asia/Seoul.

@@ -212,7 +212,7 @@ async def _live_versions(session: AsyncSession, tool: str) -> dict[str, int]:
     """Returns the versions of a tool, each with the size of its definition in bytes."""
     query = select(ToolVersion.version, func.length(ToolVersion.definition))
     rows = await session.execute(query.where(ToolVersion.tool == tool, ToolVersion.delete_time.is_(None)))
-    return dict(rows.tuples().all())
+    return dict(rows.all())
 
 
 async def _active_versions(session: AsyncSession, tool: str) -> Sequence[str]:

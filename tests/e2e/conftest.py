@@ -1,13 +1,15 @@
 """Fixtures over real processes. What they log is shown when a test fails."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from tests.conformance.pack import Running, start_pack
 from tests.e2e import node_setup
+from tests.e2e.pair import Pair, running_pair
 from tests.e2e.processes import Stack
 from tests.postgresql import PostgresqlServer, running_postgresql
 
@@ -42,6 +44,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield start_pack(stack)
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
+    """One running pair for all tests of what goes over the wire. They share its event loop: that of the session."""
+    async with running_pair(tmp_path_factory.mktemp("pair")) as pair:
+        yield pair
+
+
 @pytest.fixture(scope="session")
 def node() -> Path:
     """Node, with the locked packages installed in `node_setup.NODE_DIRECTORY`."""
@@ -54,7 +63,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     report = yield
     if report.failed:
         for value in getattr(item, "funcargs", {}).values():
-            stack = value.stack if isinstance(value, Running) else value
+            stack = value.stack if isinstance(value, Running | Pair) else value
             if isinstance(stack, Stack):
                 report.sections += [(f"log of {process.name}", process.tail(20)) for process in stack.processes]
     return report

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -80,12 +80,6 @@ class Process:
         """Waits for the log line `<anything> ready`, keeps its address and returns it."""
         self.address = self._wait(self._ready_address, seconds, "its ready line")
         return self.address
-
-    def wait_record(self, event: str, seconds: float = READY_SECONDS) -> dict[str, Any]:
-        """Waits for the first log record of that event."""
-        return self._wait(
-            lambda: next((record for record in self.records() if record.get("event") == event), None), seconds, event
-        )
 
     def wait_exit(self, seconds: float = STOP_SECONDS) -> int:
         """Waits for the end of the process and returns its exit code (negative: the signal's number)."""
@@ -232,17 +226,6 @@ class Stack:
                     faults.append(str(error))
         if faults:
             raise ProcessError("\n".join(faults))
-
-
-@contextlib.contextmanager
-def logs_on_failure(stack: Stack) -> Iterator[Stack]:
-    """Adds the end of every log to whatever fails inside."""
-    try:
-        yield stack
-    except BaseException as error:
-        for process in stack.processes:
-            error.add_note(f"--- {process.name}\n{process.tail(15)}")
-        raise
 
 
 def _clean_environment() -> dict[str, str]:

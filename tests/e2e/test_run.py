@@ -96,7 +96,7 @@ def refused(directory: Path, settings: dict[str, str]) -> tuple[int, str]:
 @contextmanager
 def slow_call(run: Run, seconds: int) -> Iterator[subprocess.Popen[str]]:
     """A call over SSE whose first progress has come."""
-    line = curl_lines(run)[1].replace('"seconds":3', f'"seconds":{seconds}').replace('"steps":6', '"steps":50')
+    line = curl_lines(run)[1].replace('"seconds":3', f'"seconds":{seconds}').replace('"steps":6', '"steps":500')
     with subprocess.Popen(["sh", "-c", line], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as call:
         try:
             assert call.stdout is not None

@@ -122,7 +122,7 @@ class _Execution(execution_pb2_grpc.ExecutionServicer):
 
 @asynccontextmanager
 async def registry_server(
-    script: Script, port: int = 0
+    script: Script, port: int = 0, credentials: grpc.ServerCredentials | None = None
 ) -> AsyncGenerator[tuple[int, Callable[[bool], Awaitable[None]]]]:
     """Serves the script; yields the port, and a switch for its health."""
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
@@ -139,7 +139,8 @@ async def registry_server(
             await states.set(service, status)
 
     await serving(True)
-    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    address = f"127.0.0.1:{port}"
+    port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
     await server.start()
     try:
         yield port, serving

@@ -183,6 +183,7 @@ class TestFailureOf:
     @pytest.mark.parametrize(
         "details",
         [
+            "connections to all backends failing; last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused",
             "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused",
             "errors resolving registry:50051: [field:hostname lookup error]",
             "DNS resolution failed for registry:50051: C-ares status is not ARES_SUCCESS",

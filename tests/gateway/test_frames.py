@@ -19,13 +19,22 @@ from hypothesis import strategies as st
 from gateway import frames
 from gateway.accept import Carriage
 from gateway.frames import Answer, Answers, Frame, Item, one_line
-from gateway.progress import Progress
+from gateway.progress import Progress, progress_message
 
 PATIENCE = 10.0
+# Longer than any test lasts.
+NEVER = 60.0
 RESULT = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 ACCEPTED = Frame(b"", last=False, headers={"X-Naru-Call-Id": "c1"})
 LAST = Frame(RESULT)
 STREAMS = [Carriage.SSE, Carriage.NDJSON, Carriage.LATE]
+
+
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+def sse(message: bytes) -> bytes:
+    return b"event: message\ndata: " + message + b"\n\n"
 
 
 def ending(error: Exception | None) -> Frame:
@@ -107,7 +116,7 @@ class House:
     """A server whose every request is answered by what the test puts there."""
 
     def __init__(self) -> None:
-        self.answers = Answers(stream_after=PATIENCE, keepalive=PATIENCE)
+        self.answers = Answers(stream_after=NEVER, keepalive=NEVER)
         self.make: Callable[[], Answer] = lambda: Answer(
             self.answers, Calls().items(), Carriage.JSON, cancel_on_disconnect=False, ending=ending
         )
@@ -116,7 +125,7 @@ class House:
         self.port = 0
         self.server: Server
 
-    def patience(self, *, stream_after: float = PATIENCE, keepalive: float = PATIENCE) -> None:
+    def patience(self, *, stream_after: float = NEVER, keepalive: float = NEVER) -> None:
         self.answers = Answers(stream_after=stream_after, keepalive=keepalive)
 
     def serve(self, items: AsyncGenerator[Item, None], carriage: Carriage, modern: bool = False) -> None:
@@ -189,10 +198,40 @@ async def house():
         assert house.answers.open == 0
 
 
+class Line:
+    """The ASGI side of a client that takes its time over what holds `held_by`. One at a time may send."""
+
+    def __init__(self, held_by: bytes) -> None:
+        self.held_by = held_by
+        self.held = asyncio.Event()
+        self.free = asyncio.Event()
+        self.sent: list[bytes] = []
+        self.times: list[float] = []
+        self.sending = 0
+        self.overlaps = 0
+        self.inbox: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+
+    async def send(self, message) -> None:
+        self.overlaps += self.sending
+        self.sending += 1
+        try:
+            if self.held_by in message.get("body", b""):
+                self.held.set()
+                await self.free.wait()
+            self.sent.append(message.get("body", b""))
+            self.times.append(asyncio.get_running_loop().time())
+        finally:
+            self.sending -= 1
+
+    def carry(self, answers: Answers, items: AsyncGenerator[Item, None], modern: bool = False) -> asyncio.Task[None]:
+        answer = Answer(answers, items, Carriage.SSE, cancel_on_disconnect=modern, ending=ending)
+        return asyncio.create_task(answer({}, self.inbox.get, self.send))
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Waits for what announces itself by no event."""
     async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0)
 
 
@@ -246,10 +285,6 @@ async def test_a_legacy_answer_that_waits_for_nothing_makes_no_task(house, carri
 
 
 # --- SSE ------------------------------------------------------------------------------------------------------------
-
-
-def sse(message: bytes) -> bytes:
-    return b"event: message\ndata: " + message + b"\n\n"
 
 
 async def test_sse_opens_when_the_call_is_accepted(house):
@@ -311,11 +346,11 @@ async def test_keep_alives_go_on_and_leave_the_read_alone(house, modern):
     house.serve(calls.items(ACCEPTED, gated=True), Carriage.SSE, modern)
     client = await (await house.post()).head()
     for _ in range(5):
-        assert await client.chunk() == b": keep-alive\n\n"
+        assert await client.chunk() == KEEP_ALIVE
     calls.gate.set()
     rest = await client.rest()
     assert rest.endswith(sse(RESULT))
-    assert rest.replace(b": keep-alive\n\n", b"") == sse(RESULT)
+    assert rest.replace(KEEP_ALIVE, b"") == sse(RESULT)
     assert calls.completed
     assert not calls.cancelled.is_set()
 
@@ -383,10 +418,10 @@ async def test_late_commit_is_sse_after_some_silence(house, modern):
     house.serve(calls.items(gated=True), Carriage.LATE, modern)
     client = await (await house.post()).head()
     assert client.headers["content-type"] == "text/event-stream"
-    assert await client.chunk() == b": keep-alive\n\n"
-    assert await client.chunk() == b": keep-alive\n\n"
+    assert await client.chunk() == KEEP_ALIVE
+    assert await client.chunk() == KEEP_ALIVE
     calls.gate.set()
-    assert (await client.rest()).replace(b": keep-alive\n\n", b"") == sse(RESULT)
+    assert (await client.rest()).replace(KEEP_ALIVE, b"") == sse(RESULT)
     assert not calls.cancelled.is_set()
 
 
@@ -419,7 +454,7 @@ async def test_progress_that_waits_is_sent_in_its_time(house):
 
 async def test_progress_that_does_not_rise_is_dropped_and_counted(house):
     drops: list[None] = []
-    house.answers = Answers(stream_after=PATIENCE, keepalive=PATIENCE, on_drop=lambda: drops.append(None))
+    house.answers = Answers(stream_after=NEVER, keepalive=NEVER, on_drop=lambda: drops.append(None))
     values = [1.0, 1.0, 0.5, float("nan"), 2.0, 2.0]
     house.serve(Calls().items(*(Progress(b"1", value) for value in values)), Carriage.SSE)
     client = await (await house.post()).head()
@@ -489,22 +524,15 @@ async def test_many_that_go_leave_nothing_behind(house):
 
 
 async def test_the_rest_of_a_body_is_no_disconnect():
-    inbox: asyncio.Queue[dict[str, object]] = asyncio.Queue()
-    inbox.put_nowait({"type": "http.request", "body": b"late", "more_body": False})
-    calls = Calls()
-    sent: list[dict[str, object]] = []
-
-    async def send(message) -> None:
-        sent.append(message)
-
-    answers = Answers(stream_after=PATIENCE, keepalive=PATIENCE)
-    answer = Answer(answers, calls.items(gated=True), Carriage.JSON, cancel_on_disconnect=True, ending=ending)
-    task = asyncio.create_task(answer({}, inbox.get, send))
-    await calls.waiting.wait()
-    await until(inbox.empty)
-    calls.gate.set()
-    await asyncio.wait_for(task, PATIENCE)
-    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    line, calls = Line(b"never"), Calls()
+    line.inbox.put_nowait({"type": "http.request", "body": b"late", "more_body": False})
+    task = line.carry(Answers(stream_after=NEVER, keepalive=NEVER), calls.items(gated=True), modern=True)
+    async with asyncio.timeout(PATIENCE):
+        await calls.waiting.wait()
+        await until(line.inbox.empty)
+        calls.gate.set()
+        await task
+    assert line.sent == [b"", sse(RESULT)]
 
 
 # --- slow readers ---------------------------------------------------------------------------------------------------
@@ -584,51 +612,101 @@ async def test_the_grace_does_not_wait_for_who_does_not_read(house, monkeypatch)
 
 async def test_a_keep_alive_that_is_stuck_does_not_hold_up_the_end():
     """A helper that waits for the client is dropped, and the last frame is still the ending."""
-    stuck, free = asyncio.Event(), asyncio.Event()
-    sent: list[bytes] = []
-
-    async def send(message) -> None:
-        if message.get("body") == b": keep-alive\n\n":
-            stuck.set()
-            await free.wait()
-        sent.append(message.get("body", b""))
-
-    calls = Calls()
-    answers = Answers(stream_after=PATIENCE, keepalive=0.01)
-    answer = Answer(answers, calls.items(ACCEPTED, gated=True), Carriage.SSE, cancel_on_disconnect=False, ending=ending)
-    task = asyncio.create_task(answer({}, asyncio.Queue[dict[str, object]]().get, send))
-    await asyncio.wait_for(stuck.wait(), PATIENCE)
-    answers.end_all()
-    await asyncio.wait_for(task, PATIENCE)
-    assert sent == [b"", sse(ending(None).body)]
+    line, calls = Line(KEEP_ALIVE), Calls()
+    answers = Answers(stream_after=NEVER, keepalive=0.01)
+    task = line.carry(answers, calls.items(ACCEPTED, gated=True))
+    async with asyncio.timeout(PATIENCE):
+        await line.held.wait()
+        answers.end_all()
+        await task
+    assert line.sent == [b"", sse(ending(None).body)]
 
 
-async def test_the_task_waits_for_the_helper_to_finish_its_frame():
-    stuck, free = asyncio.Event(), asyncio.Event()
-    sent: list[bytes] = []
+async def test_the_task_and_its_helper_take_turns():
+    first, last = Progress(b"1", 1.0), Progress(b"1", 2.0)
 
-    async def send(message) -> None:
-        if message.get("body") == b": keep-alive\n\n":
-            stuck.set()
-            await free.wait()
-        sent.append(message.get("body", b""))
+    async def items() -> AsyncGenerator[Item, None]:
+        yield ACCEPTED
+        await line.held.wait()
+        yield first
+        yield last
+        yield LAST
 
-    calls = Calls()
-    answers = Answers(stream_after=PATIENCE, keepalive=0.01)
-    answer = Answer(answers, calls.items(ACCEPTED, gated=True), Carriage.SSE, cancel_on_disconnect=False, ending=ending)
-    task = asyncio.create_task(answer({}, asyncio.Queue[dict[str, object]]().get, send))
-    await asyncio.wait_for(stuck.wait(), PATIENCE)
-    calls.gate.set()
-    await until(lambda: calls.completed)
-    assert sent == [b""]
-    free.set()
-    await asyncio.wait_for(task, PATIENCE)
-    assert sent == [b"", b": keep-alive\n\n", sse(RESULT)]
+    line = Line(KEEP_ALIVE)
+    task = line.carry(Answers(stream_after=NEVER, keepalive=0.01), items())
+    async with asyncio.timeout(PATIENCE):
+        await line.held.wait()
+        await asyncio.sleep(0.05)  # the client takes its time
+        assert line.sent == [b""]
+        line.free.set()
+        await task
+    assert line.sent == [b"", KEEP_ALIVE, *(sse(progress_message(each)) for each in (first, last)), sse(RESULT)]
+    assert line.overlaps == 0
+
+
+async def test_the_result_waits_for_the_helper():
+    line, calls = Line(KEEP_ALIVE), Calls()
+    task = line.carry(Answers(stream_after=NEVER, keepalive=0.01), calls.items(ACCEPTED, gated=True))
+    async with asyncio.timeout(PATIENCE):
+        await line.held.wait()
+        calls.gate.set()
+        await until(lambda: calls.completed)
+        assert line.sent == [b""]
+        line.free.set()
+        await task
+    assert line.sent == [b"", KEEP_ALIVE, sse(RESULT)]
+    assert line.overlaps == 0
+
+
+async def test_keep_alives_break_silence_and_nothing_else():
+    async def items() -> AsyncGenerator[Item, None]:
+        for value in range(4):
+            yield Progress(b"1", float(value))
+            await asyncio.sleep(0.06)  # the tool works
+        await until(lambda: line.sent.count(KEEP_ALIVE) >= 3)
+        yield LAST
+
+    line = Line(b"never")
+    async with asyncio.timeout(PATIENCE):
+        await line.carry(Answers(stream_after=NEVER, keepalive=0.1), items())
+    assert sum(b"progress" in body for body in line.sent) == 4
+    assert line.sent[-1] == sse(RESULT)
+    for index, body in enumerate(line.sent):
+        if body == KEEP_ALIVE:
+            assert line.times[index] - line.times[index - 1] >= 0.095
+
+
+@pytest.mark.parametrize("held_by", [b"progress", b"result"])
+async def test_nobody_speaks_while_the_task_is_writing(held_by):
+    line = Line(held_by)
+    task = line.carry(Answers(stream_after=NEVER, keepalive=0.01), Calls().items(ACCEPTED, Progress(b"1", 1.0)))
+    async with asyncio.timeout(PATIENCE):
+        await line.held.wait()
+        await asyncio.sleep(0.05)  # the client takes its time
+        line.free.set()
+        await task
+    assert line.sent == [b"", sse(progress_message(Progress(b"1", 1.0))), sse(RESULT)]
+    assert line.overlaps == 0
+
+
+@pytest.mark.parametrize("modern", [False, True])
+async def test_nothing_is_left_behind_and_nothing_said_after_the_end(modern):
+    before = asyncio.all_tasks()
+    line = Line(b"never")
+    answers = Answers(stream_after=NEVER, keepalive=0.05)
+    values = [Progress(b"1", float(value)) for value in range(30)]
+    async with asyncio.timeout(PATIENCE):
+        await line.carry(answers, Calls().items(ACCEPTED, *values), modern)
+        assert line.sent[-1] == sse(progress_message(values[-1])) + sse(RESULT)
+        said = len(line.sent)
+        await until(lambda: asyncio.all_tasks() == before)
+        await asyncio.sleep(0.1)  # two keep-alives
+    assert len(line.sent) == said
 
 
 async def test_any_other_cancellation_goes_through():
     calls = Calls()
-    answers = Answers(stream_after=PATIENCE, keepalive=PATIENCE)
+    answers = Answers(stream_after=NEVER, keepalive=NEVER)
     sent: list[object] = []
 
     async def send(message) -> None:
@@ -683,7 +761,7 @@ async def test_a_server_that_tells_of_a_lost_client_by_an_error_cancels_no_legac
 
     for carriage in Carriage:
         calls = Calls()
-        answers = Answers(stream_after=PATIENCE, keepalive=0.01)
+        answers = Answers(stream_after=NEVER, keepalive=0.01)
         items = calls.items(ACCEPTED, Progress(b"1", 1.0))
         await Answer(answers, items, carriage, cancel_on_disconnect=False, ending=ending)({}, None, send)  # type: ignore[arg-type]
         assert calls.completed

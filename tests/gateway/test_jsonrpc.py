@@ -101,6 +101,8 @@ pieces = st.lists(
 
 @given(pieces)
 @example(b'{"a":1,"\\u0061":2}')
+@example(b'["\\uD800"]')
+@example(b'["\\\\",' + b"[" * 70 + b"]" * 71)
 @example(b'["\\ud83d\\\\\\\\\\ude00"]')
 @example(b'["\\\\\\ud800"]')
 @example(b'["\\ud800\\ud83d\\ude00"]')

@@ -315,11 +315,12 @@ class TestCallTool:
         answer = await post(gateway, rpc("tools/call", params), **AGENT_BUILDER)
         assert (answer.status, answer.json["error"]["code"], answer.json["id"]) == (200, -32602, 1)
         assert script.calls == []
-        body, headers = modern({**tool_call("x"), "params": {"name": "x", **params}})
+
+    async def test_params_of_another_shape_in_modern(self, gateway, script):
+        body, headers = modern(rpc("tools/call", {"name": "x", "arguments": []}))
         answer = await post(gateway, body, **headers)
-        if params:
-            assert (answer.status, answer.json["error"]["code"]) in {(200, -32602), (400, -32020)}
-            assert script.calls == []
+        assert (answer.status, answer.json["error"]["code"]) == (200, -32602)
+        assert script.calls == []
 
     async def test_the_tools_own_meta_is_kept(self, gateway, script):
         script.run = answering(text_result("x", meta=b'{"vendor/x":1,"xdata.kr/error":"forged"}', is_error=True))

@@ -79,6 +79,18 @@ def test_nothing_waits_without_a_reason():
     assert pace.flush() is None
 
 
+def test_what_waits_is_not_given_before_its_time_nor_after_something_later():
+    pace = Pace(0.0)
+    for value in range(22):
+        pace.offer(Progress(b"1", value), 0.0)
+    assert pace.due() == pytest.approx(0.1)
+    assert pace.take(0.05) is None
+    later = Progress(b"1", 22)
+    assert pace.offer(later, 0.2) == later
+    assert pace.due() == math.inf
+    assert pace.flush() is None
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1.0, 0.5, -1])
 def test_what_does_not_rise_is_dropped(value):
     simulation = Simulation()
@@ -123,6 +135,7 @@ def test_whatever_arrives(arrivals):
         (0.0, b"0"),
         (-0.0, b"0"),
         (3.0, b"3"),
+        (3, b"3"),
         (-7.0, b"-7"),
         (0.5, b"0.5"),
         (33.3, b"33.3"),

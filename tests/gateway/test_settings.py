@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.settings import Bind, SettingError, Settings
+from tests.registry_service.certificates import Certificates, make_certificates
 
 TOKEN = {"GATEWAY_REGISTRY_TOKEN": "secret-token"}
 
@@ -75,18 +76,38 @@ def test_token_from_a_file(tmp_path: Path):
     assert read.registry_token == "from-file"
 
 
-def test_tls_needs_no_token(tmp_path: Path):
-    for name in ("ca", "cert", "key"):
-        (tmp_path / name).write_text(f"PEM of {name}")
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def test_tls_needs_no_token(certificates: Certificates):
     read = Settings.from_env(
         {
-            "GATEWAY_REGISTRY_CA_FILE": str(tmp_path / "ca"),
-            "GATEWAY_REGISTRY_CERT_FILE": str(tmp_path / "cert"),
-            "GATEWAY_REGISTRY_KEY_FILE": str(tmp_path / "key"),
+            "GATEWAY_REGISTRY_CA_FILE": str(certificates.authority),
+            "GATEWAY_REGISTRY_CERT_FILE": str(certificates.client.certificate),
+            "GATEWAY_REGISTRY_KEY_FILE": str(certificates.client.key),
         }
     )
-    assert (read.registry_ca, read.registry_cert, read.registry_key) == (b"PEM of ca", b"PEM of cert", b"PEM of key")
+    assert read.registry_ca == certificates.authority.read_bytes()
+    assert read.registry_cert == certificates.client.certificate.read_bytes()
+    assert read.registry_key == certificates.client.key.read_bytes()
     assert read.registry_token == ""
+
+
+def test_a_file_that_is_no_certificate_is_refused(tmp_path: Path):
+    (tmp_path / "ca").write_text("hello")
+    with pytest.raises(SettingError, match=r"^GATEWAY_REGISTRY_CA_FILE: holds no PEM"):
+        settings(GATEWAY_REGISTRY_CA_FILE=str(tmp_path / "ca"))
+
+
+def test_somebody_elses_key_is_refused(certificates: Certificates):
+    with pytest.raises(SettingError, match=r"^GATEWAY_REGISTRY_CERT_FILE: "):
+        settings(
+            GATEWAY_REGISTRY_CA_FILE=str(certificates.authority),
+            GATEWAY_REGISTRY_CERT_FILE=str(certificates.client.certificate),
+            GATEWAY_REGISTRY_KEY_FILE=str(certificates.server.key),
+        )
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import structlog
 
 from gateway.settings import Bind
 from gateway.telemetry import (
+    GatheredLines,
     Metrics,
-    accepted_request_id,
+    accepted_id,
     configure_logs,
     continued_trace,
     fresh_ids,
@@ -75,12 +76,12 @@ class TestTrace:
 
 @pytest.mark.parametrize("value", ["abc", "550e8400-e29b-41d4-a716-446655440000", "a" * 128])
 def test_a_sane_request_id_is_taken(value):
-    assert accepted_request_id(value) == value
+    assert accepted_id(value) == value
 
 
 @pytest.mark.parametrize("value", ["", "a" * 129, "a b", "a\r\nb", "아이디", "a,b", '"'])
 def test_any_other_is_not(value):
-    assert accepted_request_id(value) == ""
+    assert accepted_id(value) == ""
 
 
 class TestLogs:
@@ -115,6 +116,30 @@ class TestLogs:
     def test_uvicorn_does_not_tell_of_every_bad_request(self, lines):
         logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
         assert lines() == []
+
+
+class TestGatheredLines:
+    async def test_a_line_waits_for_others_but_not_for_long(self):
+        stream = io.BytesIO()
+        lines = GatheredLines(stream)
+        lines.write(b"one\n")
+        lines.write(b"two\n")
+        assert stream.getvalue() == b""
+        async with asyncio.timeout(2):
+            while stream.getvalue() != b"one\ntwo\n":
+                await asyncio.sleep(0)
+
+    async def test_what_waits_can_be_drained(self):
+        stream = io.BytesIO()
+        lines = GatheredLines(stream)
+        lines.write(b"last words\n")
+        lines.drain()
+        assert stream.getvalue() == b"last words\n"
+
+    def test_without_a_loop_nothing_waits(self):
+        stream = io.BytesIO()
+        GatheredLines(stream).write(b"at once\n")
+        assert stream.getvalue() == b"at once\n"
 
 
 class TestMetrics:

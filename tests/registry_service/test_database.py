@@ -370,6 +370,17 @@ async def test_postgresql_heals_after_a_restart(postgresql: PostgresqlServer, po
     assert (await postgres.revision(), await tool_names(postgres)) == (2, {"after"})
 
 
+async def test_postgresql_connections_that_were_idle_in_a_restart_are_not_used(
+    postgresql: PostgresqlServer, postgres: PostgresqlDatabase
+):
+    async with postgres.sessions() as one, postgres.sessions() as two:
+        await one.execute(text("SELECT 1"))
+        await two.execute(text("SELECT 1"))
+    postgresql.stop()
+    postgresql.start()
+    assert await postgres.revision() == 1
+
+
 async def test_postgresql_a_connection_that_ends_in_a_change_is_unavailable(
     postgresql: PostgresqlServer, postgres: PostgresqlDatabase
 ):

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -176,8 +176,8 @@ def test_an_endpoint_that_cannot_be_reached(server, words):
 
 
 @contextmanager
-def registry_process(directory: Any, **settings: str):
-    """A registry of its own that listens, whether or not it can serve; its address."""
+def troubled_registry(directory: Path, trouble: str, **settings: str):
+    """A registry of its own that listens and cannot serve, once its log says why; what leads there."""
     log = directory / "registry.log"
     token = secrets.token_urlsafe(32)
     required = {
@@ -198,7 +198,9 @@ def registry_process(directory: Any, **settings: str):
         )
     try:
         assert process.stdout is not None
-        listening = next(record for line in process.stdout if (record := json.loads(line))["event"] == "listening")
+        records = map(json.loads, process.stdout)
+        listening = next(record for record in records if record["event"] == "listening")
+        next(record for record in records if record["event"] == trouble)
         yield {"NARU_REGISTRY": listening["address"], "NARU_ADMIN_TOKEN": token}
     finally:
         process.terminate()
@@ -206,7 +208,8 @@ def registry_process(directory: Any, **settings: str):
 
 
 def test_a_database_that_is_not_migrated(tmp_path):
-    with registry_process(tmp_path, DATABASE_URL="sqlite:///naru.db", REGISTRY_AUTO_MIGRATE="false") as variables:
+    settings = {"DATABASE_URL": "sqlite:///naru.db", "REGISTRY_AUTO_MIGRATE": "false"}
+    with troubled_registry(tmp_path, "database is not migrated", **settings) as variables:
         code, wrong = examined(**variables)
     assert code == 1
     assert wrong["database"]["message"] == "the registry's database is not migrated"
@@ -216,7 +219,7 @@ def test_a_database_that_is_not_migrated(tmp_path):
 def test_a_database_out_of_reach(tmp_path):
     with closed_port() as address:
         url = f"postgresql://naru:secret@{address}/naru"
-        with registry_process(tmp_path, DATABASE_URL=url) as variables:
+        with troubled_registry(tmp_path, "database is out of reach", DATABASE_URL=url) as variables:
             code, wrong = examined(**variables)
     assert code == 1
     assert wrong["database"]["setting"] == "DATABASE_URL"

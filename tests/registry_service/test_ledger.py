@@ -3,17 +3,18 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from sqlalchemy import select, text, update
 
 from naru.v1 import errors_pb2, execution_pb2
 from registry_service import database as database_module
-from registry_service.database import Database, PostgresqlDatabase, SqliteDatabase
+from registry_service.database import CATALOG_LOCK, Database, PostgresqlDatabase, SqliteDatabase
 from registry_service.errors import CallOutcomeUnknownError, ServiceUnavailableError
 from registry_service.ledger import MAX_GROUP, Admission, Ledger, new_call_id
 from registry_service.models import Call, Usage, now_micros
@@ -161,6 +162,10 @@ async def test_the_stale_and_the_fresh_of_one_group_are_told_apart(database: Dat
     await assert_usage_is_what_the_calls_say(database)
 
 
+def has_grown(answers: Counter[bool], enough: int) -> bool:
+    return answers[True] >= enough
+
+
 async def test_nothing_is_admitted_to_the_past_once_a_change_has_returned(database_url: str):
     """On two replicas where the database can have them. A call's version tells the revision that it was decided on."""
     opened = [await Database.open(database_url)]
@@ -192,7 +197,7 @@ async def test_nothing_is_admitted_to_the_past_once_a_change_has_returned(databa
     seen: list[tuple[int, int]] = []
     for n in range(15):
         enough = answers[True] + 20
-        await eventually(lambda enough=enough: answers[True] >= enough)
+        await eventually(partial(has_grown, answers, enough))
         async with opened[n % len(opened)].change():
             pass
         revision = await opened[-1].revision()
@@ -418,7 +423,7 @@ class LedgerProcess:
 
 
 @pytest.fixture
-async def start_process(database_url: str) -> AsyncIterator[object]:
+async def start_process(database_url: str) -> AsyncIterator[Callable[[str], Awaitable[LedgerProcess]]]:
     started: list[LedgerProcess] = []
 
     async def start(mode: str) -> LedgerProcess:
@@ -539,7 +544,7 @@ async def all_are(database: Database, call_ids: set[str], state: int) -> bool:
 
 async def holding(start_process) -> LedgerProcess:
     """A process with calls that run."""
-    process = await start_process("hold")
+    process: LedgerProcess = await start_process("hold")
     async with asyncio.timeout(20):
         while await process.told() != "holding":
             pass
@@ -686,6 +691,39 @@ async def test_a_commit_that_broke_before_it_was_done_has_not_admitted(
     await assert_usage_is_what_the_calls_say(postgres)
 
 
+async def test_a_change_waits_for_an_admission_that_another_replica_is_writing(
+    postgresql: PostgresqlServer, postgresql_url: str, postgres: PostgresqlDatabase, postgres_ledger: Ledger
+):
+    for statement in (
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END'",
+        "CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON calls DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION wait()",
+    ):
+        postgresql.query(statement, postgresql_url)
+    other = await Database.open(postgresql_url)
+
+    async def change() -> set[str]:
+        async with other.change():
+            pass
+        return set(await calls(other))
+
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = {}"
+    async with postgres.sessions() as holder:
+        await holder.execute(text("SELECT pg_advisory_xact_lock(4711)"))
+        admission = asked()
+        admitting = asyncio.create_task(postgres_ledger.admit(admission))
+        await eventually(lambda: postgresql.query(waiting.format(4711), postgresql_url) == "1")
+        changing = asyncio.create_task(change())
+        await eventually(lambda: postgresql.query(waiting.format(CATALOG_LOCK[1]), postgresql_url) == "1")
+        assert not admitting.done()
+        assert not changing.done()
+    assert await admitting is True
+    assert await changing == {admission.call_id}
+    assert await postgres_ledger.admit(asked()) is False
+    await other.close()
+
+
 async def test_replicas_do_not_deadlock_on_counters(postgresql_url: str, postgres: PostgresqlDatabase):
     """They count for the same accounts at the same time, in whatever order the calls came."""
     others = [await Database.open(postgresql_url) for _ in range(2)]
@@ -702,8 +740,10 @@ async def test_replicas_do_not_deadlock_on_counters(postgresql_url: str, postgre
         query = text("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
         assert (await session.execute(query)).scalar_one() == 0
     await assert_usage_is_what_the_calls_say(postgres)
-    for part in (*ledgers, *others):
-        await part.close()
+    for ledger in ledgers:
+        await ledger.close()
+    for database in others:
+        await database.close()
 
 
 # SQLite: a file that cannot be written

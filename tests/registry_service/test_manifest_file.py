@@ -129,6 +129,10 @@ def test_every_fault_is_told():
     assert [fault.place for fault in faults] == [Place(1, 4), Place(2, 11), Place(3, 4)]
 
 
+def test_a_fault_that_an_alias_repeats_is_told_once():
+    assert len(faults_of("a: &x {n: 010}\nb: *x\n")) == 1
+
+
 def test_aliases_cannot_make_a_giant_of_a_small_file():
     levels = [f"a{level}: &a{level} [{','.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 12)]
     faults = faults_of("\n".join(["a0: &a0 [x,x,x,x,x,x,x,x,x]", *levels]))

@@ -2,6 +2,7 @@ import http.server
 import json
 import threading
 import time
+from typing import Any
 
 import jsonschema
 import msgspec
@@ -228,9 +229,9 @@ def test_decides_as_the_reference_implementation_does(schema, instance):
 
 @given(schemas)
 def test_positions_are_where_their_pointers_say(schema):
-    root = {"properties": {"a/b~": schema}, "allOf": [schema]}
+    root: dict[str, object] = {"properties": {"a/b~": schema}, "allOf": [schema]}
     for position in positions(root):
-        node = root
+        node: Any = root
         for part in position.pointer.split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
             node = node[int(name)] if isinstance(node, list) else node[name]

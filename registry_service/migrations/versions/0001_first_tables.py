@@ -90,6 +90,7 @@ def _create_ledger() -> None:
         sa.Column("create_time", sa.BigInteger, nullable=False),
         sa.Column("settle_time", sa.BigInteger),
         sa.PrimaryKeyConstraint("call_id", name="calls_pkey"),
+        sqlite_with_rowid=False,
     )
     running = sa.text("state = 1")
     op.create_index("calls_running", "calls", ["executor"], sqlite_where=running, postgresql_where=running)
@@ -100,4 +101,5 @@ def _create_ledger() -> None:
         sa.Column("period", sa.String(10), nullable=False),
         sa.Column("calls", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("client_id", "lane", "period", name="usage_pkey"),
+        sqlite_with_rowid=False,
     )
