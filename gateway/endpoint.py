@@ -4,6 +4,7 @@ The order of the checks is fixed: Host 421, Origin 403, path 404 and method 405,
 Content-Type 415, Accept 406 (a notification needs none), size 413, then the message itself.
 """
 
+import re
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -53,6 +54,7 @@ _CORS_REQUEST_HEADERS = (
     b"authorization, content-type, accept, accept-language, last-event-id, mcp-method, mcp-name, mcp-protocol-version, "
     b"mcp-session-id, traceparent, tracestate, x-mcp-env-scope, x-request-id"
 )
+_MIRRORED = re.compile(r"mcp-param-[a-z0-9!#$%&'*+.^_`|~-]+")
 _CORS_EXPOSED_HEADERS = b"WWW-Authenticate, Retry-After, X-Naru-Call-Id, X-Request-Id"
 _ACCEPTED = Reply(202)
 _MAX_SHOWN = 100
@@ -149,7 +151,7 @@ class McpEndpoint:
         if scope["method"] == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers:
             request.headers += (
                 (b"access-control-allow-methods", b"POST"),
-                (b"access-control-allow-headers", _CORS_REQUEST_HEADERS),
+                (b"access-control-allow-headers", _allowed_headers(headers)),
                 (b"access-control-max-age", b"600"),
             )
             return Reply(204)
@@ -262,6 +264,13 @@ def _with_headers(request: Request, send: Send) -> Send:
         await send(event)
 
     return sending
+
+
+def _allowed_headers(headers: Headers) -> bytes:
+    """Lists the headers that a page may send: those we read, and the arguments that MCP mirrors there."""
+    wanted = text(headers, b"access-control-request-headers").lower().split(",")
+    mirrored = [name.strip().encode() for name in wanted if _MIRRORED.fullmatch(name.strip())]
+    return b", ".join([_CORS_REQUEST_HEADERS, *mirrored])
 
 
 def _reply(request: Request, frame: Frame) -> Reply:

@@ -66,7 +66,7 @@ class Edge(NamedTuple):
 
 
 class Request:
-    """One HTTP request on its way through the gateway; app.py fills it in as far as the request gets.
+    """One HTTP request on its way through the gateway; endpoint.py fills it in as far as the request gets.
 
     `headers` are added to whatever answer there will be; `unread` says that the body has not been read. `outcome`,
     `tool` and `call_id` are for logs and metrics.

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tests.e2e.admin import Admin, Credential
 from tests.e2e.processes import Process, Stack
 from tests.e2e.wire import Head, Header, Reply, Wire
-from tests.scripted_endpoint import Received, Script, ScriptedEndpoint
+from tests.scripted_endpoint import SCRIPTS, Received, Script, ScriptedEndpoint
 
 BOTH = "application/json, text/event-stream"
 JSON_ONLY = "application/json"
@@ -163,10 +163,12 @@ class Pair:
     def endpoint_of(self, answer: str | Script) -> str:
         """A new path of the scripted endpoint, where it answers in one of its modes or by a script."""
         number = next(self._numbers)
-        if isinstance(answer, Script):
+        script = answer if isinstance(answer, Script) else SCRIPTS.get(answer)
+        if script is not None:
             path = f"/scripted/{number}"
-            self.endpoint.serve(path, answer)
+            self.endpoint.serve(path, script)
             return path
+        assert isinstance(answer, str)
         mode, _, query = answer.partition("?")
         return f"{mode}/{number}" + (f"?{query}" if query else "")
 
@@ -208,9 +210,9 @@ class Pair:
             pass
         return request
 
-    def gateway_wire(self, gateway: Process | None = None) -> Any:
-        """Opens a connection: `async with await pair.gateway_wire() as wire`."""
-        return Wire.open((gateway or self.gateway).address)
+    async def wire(self, gateway: Process | None = None) -> Wire:
+        """Opens a connection: `async with await pair.wire() as wire`."""
+        return await Wire.open((gateway or self.gateway).address)
 
     def authorized(self, headers: Iterable[Header], extra: Iterable[Header] = ()) -> list[Header]:
         return replaced([("Authorization", self.credential.basic), *headers], extra)
@@ -226,7 +228,7 @@ class Pair:
         chunked: bool = False,
     ) -> Reply:
         """One request on a connection of its own, with these headers and no others."""
-        async with await Wire.open((gateway or self.gateway).address) as wire:
+        async with await self.wire(gateway) as wire:
             await wire.request(method, target, headers, body, chunked=chunked)
             return await wire.reply(bodiless=method == "HEAD")
 
@@ -279,7 +281,7 @@ class Pair:
     ) -> AsyncIterator[Wire]:
         """Sends a `tools/call` and leaves the answer to be read; the connection is cut at the end."""
         built = message(speaker, "tools/call", call_params(tool, arguments), id=id, meta=meta)
-        async with await Wire.open((gateway or self.gateway).address) as wire:
+        async with await self.wire(gateway) as wire:
             await wire.request("POST", "/mcp", self.authorized(built.headers, extra), built.body)
             yield wire
 

@@ -89,7 +89,7 @@ class TestHostAndOrigin:
 
 class TestCors:
     async def test_preflight_comes_before_authentication(self, gateway, script):
-        wanted = "authorization,mcp-protocol-version,mcp-method,mcp-name,mcp-session-id,last-event-id"
+        wanted = "authorization,mcp-protocol-version,mcp-method,mcp-name,mcp-session-id,last-event-id,mcp-param-region"
         answer = await post(
             gateway, b"", method="OPTIONS", Origin="https://gateway.example",
             Access_Control_Request_Method="POST", Access_Control_Request_Headers=wanted,
@@ -612,6 +612,25 @@ async def test_a_link_that_breaks_while_a_call_runs(script, accept):
         error = json.loads(answer.body)["error"] if accept == "application/json" else answer.frames[-1]["error"]
         assert (error["code"], error["data"]["safe_to_retry"]) == (-32008, False)
         assert len(script.calls) == 1
+
+
+@pytest.mark.parametrize("headers", [AGENT_BUILDER, LEGACY])
+async def test_every_rpc_has_a_deadline(script, headers):
+    async def run(_request, _context):
+        await asyncio.Event().wait()
+        yield
+
+    script.run = run
+    async with (
+        registry_server(script) as (port, _),
+        gateway_process(port, GATEWAY_CALL_TIMEOUT_SECONDS="0.3", GATEWAY_REGISTRY_TIMEOUT_SECONDS="7") as gateway,
+    ):
+        answer = await post(gateway, tool_call(), **headers)
+        assert answer.json["error"]["data"]["reason"] == "CALL_OUTCOME_UNKNOWN"
+        async with asyncio.timeout(2):
+            await script.cancelled.wait()
+        await post(gateway, PING)
+        assert 5 < script.time_remaining < 8
 
 
 async def test_tls_to_the_registry(script, tmp_path):
