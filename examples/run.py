@@ -24,23 +24,13 @@ from typing import TextIO
 import aiohttp
 import msgspec
 
-from examples.addresses import Address, AddressError, Addresses
+from examples.addresses import AddressError, Addresses
 from examples.processes import Child, StopSignals, stop
-from naru.v1 import accounts_pb2, registry_pb2
-from registry_service import manifest_file
-from registry_service.cli_access import (
-    ADMIN_TOKEN_FILE,
-    CREDENTIAL_FILE,
-    RUN_FILE,
-    STATE_DIRECTORY,
-    Access,
-    CliError,
-    Exit,
-)
-from registry_service.cli_call import Gateway, basic, envelope
-from registry_service.cli_command import accounts, registry
+from examples.registration import StartError, apply_manifest, provide_account, renew_secret, write_private
+from registry_service.cli import manifest_file
+from registry_service.cli.access import ADMIN_TOKEN_FILE, CREDENTIAL_FILE, RUN_FILE, STATE_DIRECTORY, Access, CliError
+from registry_service.cli.call import Gateway, basic, envelope
 
-MANIFEST = Path(__file__).with_name("tools.yaml")
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
 FIRST_ARGUMENTS = '{"text":"안녕하세요"}'
@@ -51,10 +41,6 @@ LEFT_OUT = re.compile(
     r"DATABASE_URL(_FILE)?|REGISTRY_(PEPPER|ADMIN_TOKEN|SERVICE_TOKEN)(_FILE)?|REGISTRY_(SERVICES|TLS_.*)"
     r"|GATEWAY_(EXECUTION|REGISTRY.*)"
 )
-
-
-class StartError(Exception):
-    """Something that keeps the demo from running, in words for the person at the terminal."""
 
 
 class State:
@@ -83,15 +69,6 @@ class State:
         except OSError as error:
             raise StartError(f"another `make run` is using {self.directory}/: stop that one first") from error
         return file
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replaces a file, in one step, by one that nobody else may read."""
-    new = path.with_name(path.name + ".new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    new.replace(path)
 
 
 def make_children(state: State, addresses: Addresses, environ: Mapping[str, str]) -> list[Child]:
@@ -171,41 +148,10 @@ class Demo:
             raise StartError(f"not ready after {START_SECONDS:g} seconds: see {self.state.logs}/") from error
         run = {"registry": self.addresses.registry.reachable(), "url": self.url}
         write_private(self.state.run, msgspec.json.encode(run).decode() + "\n")
-        tools = await asyncio.to_thread(self.apply_manifest)
-        await asyncio.to_thread(self.provide_account)
+        access = self.access()
+        tools = await asyncio.to_thread(apply_manifest, access, self.addresses.demo.url())
+        await asyncio.to_thread(provide_account, access, self.state.credential)
         return self.summary(tools, await self.first_call())
-
-    def apply_manifest(self) -> int:
-        """How many tools are registered and active now."""
-        demo_url = self.addresses.demo.url()
-        manifest = manifest_file.read(MANIFEST, {"DEMO_URL": demo_url})
-        text = labelled(manifest.text, self.addresses.demo)
-        answer = registry("ApplyManifest", registry_pb2.ApplyManifestRequest(manifest=text), self.access())
-        if answer.faults:
-            faults = "\n".join(f"  {fault.pointer} {fault.tool}: {fault.message}" for fault in answer.faults)
-            raise StartError(f"{MANIFEST.name} was refused:\n{faults}")
-        return len(answer.changes)
-
-    def provide_account(self) -> None:
-        """Keeps the account of an earlier run, if the database still knows it."""
-        if self.state.credential.exists():
-            client_id = self.state.credential.read_text().partition(":")[0]
-            try:
-                accounts("GetAccount", accounts_pb2.GetAccountRequest(client_id=client_id), self.access())
-            except CliError as error:
-                if error.code is not Exit.NOT_FOUND:
-                    raise
-            else:
-                return
-        request = accounts_pb2.CreateAccountRequest(display_name="demo", plan="standard")
-        self.save(accounts("CreateAccount", request, self.access()))
-
-    def renew_secret(self) -> None:
-        client_id = self.state.credential.read_text().partition(":")[0]
-        self.save(accounts("RotateSecret", accounts_pb2.RotateSecretRequest(client_id=client_id), self.access()))
-
-    def save(self, answer: accounts_pb2.CreateAccountResponse | accounts_pb2.RotateSecretResponse) -> None:
-        write_private(self.state.credential, f"{answer.account.client_id}:{answer.secret}\n")
 
     async def first_call(self) -> str:
         """The answer of text_stats, through everything; gets a new secret if the kept one is refused."""
@@ -216,7 +162,7 @@ class Demo:
                 return "refused: the demo account is suspended; `naru account resume CLIENT_ID` ends that"
             if error.reason != "UNAUTHENTICATED":
                 raise
-        await asyncio.to_thread(self.renew_secret)
+        await asyncio.to_thread(renew_secret, self.access(), self.state.credential)
         return await self.call()
 
     async def call(self) -> str:
@@ -257,20 +203,6 @@ For the MCP Inspector and the SDKs (Streamable HTTP):
   Header  Authorization: Bearer {basic(credential).removeprefix("Basic ")}
 
 Ctrl-C stops everything."""
-
-
-def labelled(manifest: bytes, demo: Address) -> bytes:
-    """The manifest with versions of their own (1.0.0+127.0.0.1.9100) for tools at another address than the usual one.
-
-    A version is immutable, its endpoint too. So a moved demo is another version, and moving back is a switch back.
-    """
-    if demo.url() == Addresses.DEMO_URL:
-        return manifest
-    label = re.sub(r"[^a-z0-9]+", ".", demo.reachable().lower()).strip(".")
-    content = msgspec.json.decode(manifest)
-    for tool in content["tools"]:
-        tool["version"] += f"+{label}"
-    return msgspec.json.encode(content)
 
 
 async def until_the_end(children: list[Child], signals: StopSignals, demo: Demo) -> int:

@@ -32,6 +32,8 @@ from tests.scripted_endpoint import Received, ScriptedEndpoint
 from tests.waiting import eventually
 
 ANSWER_SECONDS = 20.0
+# How long a client of a load waits after it was told to come again.
+_BACKOFF_SECONDS = 0.02
 _MODERN = "2026-07-28"
 _META = "io.modelcontextprotocol/"
 _RESET = struct.pack("ii", 1, 0)
@@ -328,6 +330,8 @@ class Load:
         while self._go:
             reply = await self.client.call(self.tool, {"worker": number}, contract)
             self.replies.append(reply)
+            if reply.reason == "SERVICE_UNAVAILABLE":
+                await asyncio.sleep(_BACKOFF_SECONDS)
 
     def reasons(self, since: int = 0) -> Counter[str]:
         return Counter(reply.reason for reply in self.replies[since:])

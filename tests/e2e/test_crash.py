@@ -84,7 +84,6 @@ async def test_a_registry_killed_under_load_has_kept_its_promises(
     restarted = await restart(any_stack, registry)
     await load.succeeded(100)
     await load.stop()
-    print("DEBUG", load.reasons())
 
     rows = ledger(any_stack, database)
     received = [call_id_of(request) for request in scene.endpoint.received]

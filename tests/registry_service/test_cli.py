@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from registry_service import cli
+from registry_service.cli import app as cli
 from tests.examples.running import Run, environment
 
 
@@ -325,7 +325,7 @@ def test_errors_are_json_too(naru):
 def test_progress_is_a_bar_at_a_terminal(run):
     """Only a process with a terminal of its own can show it."""
     terminal, end = pty.openpty()
-    command = [sys.executable, "-m", "registry_service.cli", "call", "slow_report", "--arg", "seconds=1", "--json"]
+    command = [sys.executable, "-m", "registry_service.cli.app", "call", "slow_report", "--arg", "seconds=1", "--json"]
     variables = environment({"TERM": "xterm", "COLUMNS": "100"})
     with subprocess.Popen(command, cwd=run.directory, env=variables, stdout=subprocess.PIPE, stderr=end) as process:
         os.close(end)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from registry_service import cli
+from registry_service.cli import app as cli
 from tests.examples.running import FREE_PORTS, Run, environment
 
 

@@ -8,9 +8,9 @@ import typer
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from naru.v1 import accounts_pb2
-from registry_service import cli_output as out
-from registry_service.cli_access import CliError, Exit
-from registry_service.cli_command import AsJson, access, accounts, command, new_app, pages
+from registry_service.cli import output as out
+from registry_service.cli.access import CliError, Exit
+from registry_service.cli.command import AsJson, access, accounts, command, new_app, pages
 
 app = new_app(help="Makes accounts and changes them.")
 

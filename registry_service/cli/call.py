@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import msgspec
 
-from registry_service.cli_access import EXITS_BY_REASON, Access, CliError, Exit
+from registry_service.cli.access import EXITS_BY_REASON, Access, CliError, Exit
 
 PROTOCOL_VERSION = "2025-11-25"
 CONNECT_SECONDS = 10.0

@@ -15,9 +15,9 @@ import msgspec
 import typer
 
 from naru.v1 import registry_pb2
-from registry_service.cli_access import Access, CliError, open_channel, serving
-from registry_service.cli_call import Gateway, cause
-from registry_service.cli_command import pages, registry
+from registry_service.cli.access import Access, CliError, open_channel, serving
+from registry_service.cli.call import Gateway, cause
+from registry_service.cli.command import pages, registry
 
 CONNECT_SECONDS = 3.0
 

@@ -1,6 +1,6 @@
 """The `naru` command: a client of the registry service, and through the gateway of the tools.
 
-The commands stand in `cli_tools` and `cli_accounts`; here are those that are about neither alone.
+The commands stand in `tools` and `accounts`; here are those that are about neither alone.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ import msgspec
 import typer
 
 from naru.v1 import errors_pb2, execution_pb2
-from registry_service import cli_accounts, cli_tools, doctor
-from registry_service import cli_output as out
-from registry_service.cli_access import CliError, Exit
-from registry_service.cli_call import Gateway, Reply, arguments_of
-from registry_service.cli_command import AsJson, access, command, execution, new_app
+from registry_service.cli import accounts, doctor, tools
+from registry_service.cli import output as out
+from registry_service.cli.access import CliError, Exit
+from registry_service.cli.call import Gateway, Reply, arguments_of
+from registry_service.cli.command import AsJson, access, command, execution, new_app
 
 HELP = (
     "Runs Naru's tools and looks after its registry.\n\n"
@@ -27,9 +27,9 @@ HELP = (
 )
 
 app = new_app(help=HELP)
-app.add_typer(cli_tools.app, name="tool")
-app.add_typer(cli_accounts.app, name="account")
-command(app, "usage")(cli_accounts.usage)
+app.add_typer(tools.app, name="tool")
+app.add_typer(accounts.app, name="account")
+command(app, "usage")(accounts.usage)
 
 
 @command(app, "call")

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from naru.v1 import registry_pb2
-from registry_service import cli_output as out
-from registry_service import manifest_file
-from registry_service.cli_access import CliError, Exit
-from registry_service.cli_command import AsJson, command, new_app, pages, registry
+from registry_service.cli import manifest_file
+from registry_service.cli import output as out
+from registry_service.cli.access import CliError, Exit
+from registry_service.cli.command import AsJson, command, new_app, pages, registry
 
 app = new_app(help="Registers, activates and shows tools.")
 

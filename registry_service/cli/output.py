@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from naru.v1 import accounts_pb2, execution_pb2, registry_pb2
-from registry_service.cli_access import CliError, Exit
-from registry_service.cli_call import Progress, Report
+from registry_service.cli.access import CliError, Exit
+from registry_service.cli.call import Progress, Report
 
 # What a terminal would obey, in text that came from elsewhere.
 CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}

@@ -1,0 +1,65 @@
+"""What `docker compose up` does once, before and after the services start.
+
+    python -m examples.setup secrets     makes the secrets, into the volumes of those who need them
+    python -m examples.setup register    applies the demo manifest, and makes a demo account
+
+Both leave alone what is there already. `register` reads NARU_REGISTRY, NARU_ADMIN_TOKEN_FILE and DEMO_URL.
+"""
+
+import os
+import secrets
+import sys
+from pathlib import Path
+
+from examples.registration import StartError, apply_manifest, provide_account, write_private
+from registry_service.cli import manifest_file
+from registry_service.cli.access import Access, CliError
+
+ROOT = Path("/run/naru")
+CREDENTIALS = ROOT / "demo" / "credentials"
+# The official image reads its password as a user of its own, from a volume that nobody else mounts but this script.
+READABLE = 0o444
+
+
+def make_secrets(root: Path = ROOT) -> None:
+    """Writes whatever secret is missing. The last file of each is written last, so that a crash leaves nothing half."""
+    password = kept(root / "database" / "password", READABLE)
+    service_token = kept(root / "gateway" / "service_token")
+    kept(root / "registry" / "pepper")
+    kept(root / "registry" / "admin_token")
+    for path, text in {
+        root / "registry" / "service_token": service_token,
+        root / "registry" / "database_url": f"postgresql://naru:{password}@postgres/naru",
+    }.items():
+        write_private(path, text + "\n")
+
+
+def kept(path: Path, mode: int = 0o600) -> str:
+    """The secret in the file, which is made if need be."""
+    if not path.exists():
+        write_private(path, secrets.token_urlsafe(48) + "\n", mode)
+    return path.read_text().strip()
+
+
+def register() -> None:
+    access = Access.from_env(os.environ, Path("/"))
+    tools = apply_manifest(access, os.environ["DEMO_URL"])
+    provide_account(access, CREDENTIALS)
+    print(f"{tools} demo tools are registered; the credential of the demo account lies in {CREDENTIALS}", flush=True)
+
+
+def main() -> int:
+    steps = {"secrets": make_secrets, "register": register}
+    if len(sys.argv) != 2 or sys.argv[1] not in steps:
+        sys.stderr.write(f"usage: python -m examples.setup {'|'.join(steps)}\n")
+        return 2
+    try:
+        steps[sys.argv[1]]()
+    except (StartError, CliError, manifest_file.ManifestError) as error:
+        sys.stderr.write(f"setup: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
