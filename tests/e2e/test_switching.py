@@ -161,40 +161,55 @@ async def test_no_call_with_a_revoked_secret_is_admitted(scene: Scene):
         assert reply.value == {"version": version}
 
 
+async def shown(scene: Scene, name: str, contract: Contract) -> list[str]:
+    """What `tools/list` says of a tool, or "" where it is not in it: asked twice, since replicas take turns."""
+    listings = [await scene.client.list(contract) for _ in range(2)]
+    return [listing[name]["description"] if name in listing else "" for listing in listings]
+
+
+async def called(scene: Scene, name: str, contract: Contract) -> list[Reply]:
+    """Two calls of a tool, one on each replica."""
+    return [await scene.client.call(name, contract=contract) for _ in range(2)]
+
+
+@pytest.fixture
+def both_served(scene: Scene) -> Iterator[None]:
+    """Both replicas have served CallTool in the test, well or not."""
+
+    def served() -> list[float]:
+        method = "/naru.v1.Execution/CallTool"
+        return [metric(registry, "naru_grpc_requests_total", method=method) for registry in scene.stack.registries]
+
+    before = served()
+    yield
+    assert all(now > then for now, then in zip(served(), before, strict=True))
+
+
+@pytest.mark.usefixtures("both_served")
 async def test_list_and_call_agree_at_once_on_every_replica(scene: Scene):
     """Cases X01 and X02: what is switched shows in the next list and in the next call."""
     names = versions(scene, "shown", 3)
     admins = [scene.stack.admin(registry) for registry in scene.stack.registries]
-    before = [calls_served(scene, number) for number in range(2)]
     for number, version in enumerate([*names[1:], names[0]]):
         admins[number % 2].activate("shown", version)
-        for contract in (*CONTRACTS, Contract.LEGACY):
-            assert (await scene.client.list(contract))["shown"]["description"] == f"shown {version}"
-            assert (await scene.client.call("shown", contract=contract)).value == {"version": version}
+        for contract in CONTRACTS:
+            assert await shown(scene, "shown", contract) == [f"shown {version}"] * 2
+            assert [reply.value for reply in await called(scene, "shown", contract)] == [{"version": version}] * 2
     admins[1].deactivate("shown", names[0])
-    for contract in (*CONTRACTS, Contract.LEGACY):
-        assert "shown" not in await scene.client.list(contract)
-        assert (await scene.client.call("shown", contract=contract)).reason == "TOOL_NOT_ACTIVE"
-    assert all(calls_served(scene, number) > before[number] for number in range(2))
+    for contract in CONTRACTS:
+        assert await shown(scene, "shown", contract) == ["", ""]
+        assert [reply.reason for reply in await called(scene, "shown", contract)] == ["TOOL_NOT_ACTIVE"] * 2
 
 
+@pytest.mark.usefixtures("both_served")
 async def test_an_ambiguous_tool_is_ambiguous_on_every_replica_and_runs_nowhere(scene: Scene):
     names = versions(scene, "ambiguous", 2)
     scene.admin.activate("ambiguous", names[1], keep_others_active=True)
-    before = [calls_served(scene, number) for number in range(2)]
-    for contract in (*CONTRACTS, Contract.LEGACY) * 2:
-        error = (await scene.client.call("ambiguous", contract=contract)).error
-        assert (error["reason"], error["safe_to_retry"]) == ("TOOL_VERSION_AMBIGUOUS", False)
-        assert error["active_versions"] == names
-        assert "ambiguous" not in await scene.client.list(contract)
-    assert all(calls_served(scene, number) > before[number] for number in range(2))
+    for contract in CONTRACTS:
+        for reply in await called(scene, "ambiguous", contract):
+            assert (reply.reason, reply.error["safe_to_retry"]) == ("TOOL_VERSION_AMBIGUOUS", False)
+        assert await shown(scene, "ambiguous", contract) == ["", ""]
     assert scene.endpoint.executions == 0
     scene.stack.admin(scene.stack.registries[1]).activate("ambiguous", names[0])
     for contract in CONTRACTS:
-        assert (await scene.client.call("ambiguous", contract=contract)).value == {"version": names[0]}
-
-
-def calls_served(scene: Scene, number: int) -> float:
-    """How many CallTool RPCs a replica has ended, well or not."""
-    method = "/naru.v1.Execution/CallTool"
-    return metric(scene.stack.registries[number], "naru_grpc_requests_total", method=method)
+        assert [reply.value for reply in await called(scene, "ambiguous", contract)] == [{"version": names[0]}] * 2
