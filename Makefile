@@ -72,6 +72,10 @@ up: ## Start everything in containers, on 127.0.0.1:8080
 down: ## Stop the containers
 	docker compose down
 
+.PHONY: compose-test
+compose-test: $(VENV)/.dev ## Prove the containers, once built: three registries, a call in each mode
+	@$(PY) -m tests.compose
+
 .PHONY: lock
 lock: $(VENV)/.dev ## Lock the dependencies of pyproject.toml anew
 	$(UV_COMPILE) -o requirements.txt

@@ -287,14 +287,13 @@ def head_of(method: str, path: str, headers: dict[str, HeaderValue], length: int
     if length is not None:
         all_headers["Content-Length"] = str(length)
     for name, value in {**all_headers, **headers}.items():
-        for line in value if isinstance(value, list) else [value]:
-            if line is not None:
-                lines.append(name.encode() + b": " + (line if isinstance(line, bytes) else line.encode()))
+        values = [line for line in (value if isinstance(value, list) else [value]) if line is not None]
+        lines += [name.encode() + b": " + (line if isinstance(line, bytes) else line.encode()) for line in values]
     return b"\r\n".join([*lines, b"", b""])
 
 
 async def post(gateway: GatewayProcess, body: Any, path: str = "/mcp", method: str = "POST", **headers: Any) -> Answer:
-    """Sends one request; `body` is sent as it is if bytes, else as JSON. Header names: `_` for `-`, None to leave out."""
+    """Sends one request; bytes as they are, else as JSON. In header names `_` stands for `-`; None leaves one out."""
     raw = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return await send(gateway.port, head_of(method, path, named, len(raw)), raw, host=gateway.host)
