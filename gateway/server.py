@@ -21,6 +21,8 @@ from gateway.settings import Bind, SettingError, Settings
 from gateway.telemetry import start_metrics
 
 MAX_HEAD_BYTES: Final = 64 << 10
+# Python's own 700 new objects would have it look through a large body of small arrays a thousand times.
+GC_THRESHOLD = (20_000, 20, 20)
 # Longer than the usual 60 s of a load balancer, so that it is never us who close a connection that it is about to use.
 _KEEP_ALIVE_SECONDS = 75
 # How long the last messages may take to be written once the grace is over.
@@ -102,6 +104,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         gc.collect()
         gc.freeze()  # what is there now stays, and need not be looked at again
+        gc.set_threshold(*GC_THRESHOLD)
         self._gateway.mcp.log.info("gateway ready", **self._facts)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

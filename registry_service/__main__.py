@@ -20,12 +20,13 @@ def main() -> int:
         return _refuse(str(error), 2)
     except PlansError as error:
         return _refuse(f"REGISTRY_PLANS_FILE: {error}", 2)
-    configure_logging(settings.log_level)
+    lines = configure_logging(settings.log_level)
     try:
         uvloop.run(serve(settings, plans))
     except StartError as error:
         return _refuse(str(error), 1)
     finally:
+        lines.drain()
         # A signal that comes now has nothing left to stop, and would spoil the exit code.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)

@@ -195,12 +195,12 @@ class SqliteDatabase(Database):
         super().__init__(engine, engine.execution_options(writes=True))
 
     def connect(self) -> sqlite3.Connection:
-        """A connection for the thread that asks, without the driver's implicit transactions.
+        """A connection without the driver's implicit transactions, for one thread at a time.
 
         Raises DatabaseUnreachableError when the file cannot be opened or is no database.
         """
         try:
-            connection = sqlite3.connect(self.path, isolation_level=None)
+            connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             for statement in _PRAGMAS:
                 connection.execute(statement)
         except sqlite3.DatabaseError as error:

@@ -145,14 +145,15 @@ class GuardedServer:
         self._tokens = tokens
 
     def add_generic_rpc_handlers(self, _handlers: Iterable[Any]) -> None:
-        """Drops them: generated code registers the same handlers by name as well."""
+        """Drops them: generated code registers the same handlers by name as well, and says those names here only."""
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Any]) -> None:
+        """Adds them as generic handlers: grpc.aio waits on a future for each registered method, twice for each RPC."""
         guarded = {
             name: self._guarded(f"/{service_name}/{name}", cast(_Handler, handler))
             for name, handler in method_handlers.items()
         }
-        self._server.add_registered_method_handlers(service_name, guarded)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service_name, guarded),))
 
     def _guarded(self, method: str, handler: _Handler) -> Any:
         border = Border(method, self._gate, self._tokens)

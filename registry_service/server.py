@@ -1,6 +1,7 @@
 """The process: from settings to a server, what keeps its health true, and its clean stop."""
 
 import asyncio
+import gc
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ from registry_service.settings import Settings
 from registry_service.telemetry import start_metrics
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+# Python's own 700 new objects would have it look through a large body of small arrays a thousand times.
+GC_THRESHOLD = (20_000, 20, 20)
 PING_SECONDS = 2.0
 RETRY_SECONDS = 2.0
 # For so long, at a stop, the port stays open for clients to hear that health says NOT_SERVING. What comes meanwhile is
@@ -172,6 +175,9 @@ class Process:
         await self._bring_up()
         self._gate.open()
         await self._set_health(serving=True)
+        gc.collect()
+        gc.freeze()  # what is there now stays, and need not be looked at again
+        gc.set_threshold(*GC_THRESHOLD)
         _log.info("registry ready", address=self._address, services=sorted(self._settings.services))
         async with asyncio.TaskGroup() as group:
             group.create_task(_supervised("catalog", self._catalog.watch))

@@ -1,9 +1,10 @@
 """Logs and metrics of this process.
 
-Logs: one JSON object a line on standard output, one write each: `time`, `level`, `event`, and facts. What libraries
+Logs: one JSON object a line on standard output: `time`, `level`, `event`, and facts. What libraries
 send to `logging` comes out in the same form. Metrics: Prometheus, on a bind of their own.
 """
 
+import asyncio
 import json
 import logging
 import os
@@ -31,6 +32,7 @@ METRICS = CollectorRegistry()
 ProcessCollector(registry=METRICS)
 PlatformCollector(registry=METRICS)
 
+GATHER_SECONDS = 0.05
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 
 # `outcome` is the name of a call's state in the ledger, in small letters.
@@ -90,20 +92,39 @@ def start_metrics(bind: tuple[str, int]) -> MetricsServer:
 
 
 class LineSink:
-    """Writes each record with one write. A record that cannot be written is counted, and the service goes on."""
+    """Writes records, some at a time: a system call for each would be a tenth of what a call costs.
+
+    A record waits for at most 50 ms while an event loop runs, and without one not at all. One that cannot be written is
+    counted, and the service goes on.
+    """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        self._waiting: list[bytes] = []
 
     def msg(self, line: bytes) -> None:
+        self._waiting.append(line)
+        if len(self._waiting) == 1:
+            try:
+                asyncio.get_running_loop().call_later(GATHER_SECONDS, self.drain)
+            except RuntimeError:
+                self.drain()
+
+    def drain(self) -> None:
+        """Writes what waits."""
+        lines, self._waiting = self._waiting, []
         try:
-            rest = line + b"\n"
+            rest = b"".join(line + b"\n" for line in lines)
             while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+                rest = rest[os.write(self.descriptor, rest) :]
         except OSError:
-            LOG_RECORDS_LOST.inc()
+            LOG_RECORDS_LOST.inc(len(lines))
 
     debug = info = warning = error = critical = msg
+
+
+# One for all, since loggers are kept once they have been used.
+_sink = LineSink(1)
 
 
 def _encode_unknown(value: object) -> str:
@@ -133,12 +154,14 @@ class _Bridge(logging.Handler):
         log.log(record.levelno, record.getMessage(), logger=record.name, **facts)
 
 
-def configure_logging(level: str, descriptor: int = 1) -> None:
-    """`level` is the name of a level of `logging`. Libraries are heard from WARNING on."""
+def configure_logging(level: str, descriptor: int = 1) -> LineSink:
+    """`level` is the name of a level of `logging`. Libraries are heard from WARNING on. Drain the sink at the end."""
+    _sink.descriptor = descriptor
     structlog.configure(
         processors=[render],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level)),
-        logger_factory=lambda *_: LineSink(descriptor),
+        logger_factory=lambda *_: _sink,
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_Bridge()], level=logging.WARNING, force=True)
+    return _sink

@@ -287,7 +287,7 @@ async def test_facts_that_would_overflow_the_trailers_are_dropped_largest_first(
 
 
 async def test_something_unforeseen_tells_a_trace_id_and_nothing_else(capfd):
-    telemetry.configure_logging("INFO")
+    lines = telemetry.configure_logging("INFO")
     async with serving() as served:
 
         async def script():
@@ -302,6 +302,7 @@ async def test_something_unforeseen_tells_a_trace_id_and_nothing_else(capfd):
         assert "private" not in failure.message
         untraced = await failing(authenticate(served))
         assert len(untraced.facts["trace_id"]) == 32
+    lines.drain()
     logged = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [record["trace_id"] for record in logged] == [trace_id, untraced.facts["trace_id"]]
     assert "LookupError: private words" in logged[0]["exception"]
@@ -396,11 +397,12 @@ async def test_a_watcher_that_leaves_is_let_go_and_one_that_stays_is_told_of_the
 
 
 async def test_admin_rpcs_are_recorded_without_secrets(capfd):
-    telemetry.configure_logging("INFO")
+    lines = telemetry.configure_logging("INFO")
     async with serving() as served:
         await get_account(served, (*AS_ADMIN, ("x-request-id", "r-1")))
         await failing(get_account(served, ()))
         await authenticate(served)
+    lines.drain()
     out = capfd.readouterr().out
     first, second = (json.loads(line) for line in out.splitlines())
     assert first["event"] == "rpc"
