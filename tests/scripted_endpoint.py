@@ -7,7 +7,8 @@
 Ready modes: /echo (the body, byte for byte), /target (method and request target), /headers (what was sent, as a list of
 pairs), /raw (the request's bytes), /size?n= (a JSON object of n bytes), /sleep?seconds= (waits, then answers), /hang
 (never answers), /gate (waits for `endpoint.gate`), /gated-progress (a progress line, then the gate, then the result),
-/count (executions so far), and those of SCRIPTS.
+/ticks?every= (a progress line every so many seconds, and never a result), /count (executions so far), and those of
+SCRIPTS.
 
 `arrived()` waits for the next request, `gone()` for the next client that closed its socket before it had its answer.
 """
@@ -15,6 +16,7 @@ pairs), /raw (the request's bytes), /size?n= (a JSON object of n bytes), /sleep?
 import asyncio
 import contextlib
 import gzip
+import itertools
 import json
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -277,7 +279,7 @@ def _play(script: Script) -> Mode:
             await asyncio.sleep(0)
         if script.end == "stall":
             await asyncio.Event().wait()
-        if script.framing == "chunked":
+        if script.framing == "chunked" and script.end != "drop":
             await connection.send(b"0\r\n\r\n")
         connection.keep = script.end == "keep"
         if script.end == "drop":
@@ -333,6 +335,14 @@ async def _gated_progress(connection: _Connection, request: Received) -> None:
     await connection.send(b"0\r\n\r\n")
 
 
+async def _ticks(connection: _Connection, request: Received) -> None:
+    every = float(request.argument("every", "0.1"))
+    await connection.start(200, [("Content-Type", "application/x-ndjson"), ("Transfer-Encoding", "chunked")])
+    for number in itertools.count(1):
+        await connection.chunk(b'{"progress":%d}\n' % number)
+        await asyncio.sleep(every)
+
+
 async def _count(connection: _Connection, request: Received) -> None:
     await connection.answer({"executions": connection.endpoint.executions})
 
@@ -347,5 +357,6 @@ _MODES: dict[str, Mode] = {
     "/hang": _hang,
     "/gate": _gate,
     "/gated-progress": _gated_progress,
+    "/ticks": _ticks,
     "/count": _count,
 }

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from naru.v1.registry_pb2 import ApplyManifestRequest
 from tests.e2e.admin import Admin, Credential
 from tests.e2e.processes import Process, Stack
 from tests.e2e.wire import Head, Header, Reply, Wire
@@ -131,7 +132,8 @@ def headers_of(speaker: Speaker, method: str, params: Mapping[str, object]) -> l
         headers.append(("Mcp-Method", method))
         if method == "tools/call":
             name = str(params["name"])
-            headers.append(("Mcp-Name", name if name.isascii() and name.isprintable() else sentinel(name)))
+            plain = name.isascii() and name.isprintable() and name == name.strip()
+            headers.append(("Mcp-Name", name if plain else sentinel(name)))
     return headers
 
 
@@ -190,6 +192,13 @@ class Pair:
         tool, entry = self.definition(answer, name, **members)
         self.admin.apply({"tools": [entry]})
         return tool
+
+    def faults(self, entry: Mapping[str, object] | str) -> list[str]:
+        """Why a manifest of this one entry (an object, or its JSON text) is refused; empty if it was applied."""
+        text = entry if isinstance(entry, str) else json.dumps(entry)
+        request = ApplyManifestRequest(manifest=b'{"tools":[%b]}' % text.encode())
+        response = self.admin.call(self.admin.registry.ApplyManifest, request)
+        return [f"{fault.pointer} {fault.message}" for fault in response.faults]
 
     def requests(self, tool: Tool) -> list[Received]:
         """What the tool's endpoint was sent."""
@@ -297,9 +306,7 @@ class Pair:
         gateway: Process | None = None,
     ) -> AsyncIterator[Stream]:
         """A `tools/call` whose answer is read piece by piece, from its head on."""
-        async with self.calling(
-            tool, arguments, *extra, speaker=speaker, id=id, meta=meta, gateway=gateway
-        ) as wire:
+        async with self.calling(tool, arguments, *extra, speaker=speaker, id=id, meta=meta, gateway=gateway) as wire:
             head = await wire.head()
             yield Stream(wire, head, wire.pieces(head))
 

@@ -1,8 +1,8 @@
 """A scene for fault tests: a running pair, tools on a scripted endpoint, clients of each contract, and what shows.
 
-    async with opened(stack.registry(), stack.gateway(), …) as scene:
-        tool = scene.tool("/gate")
-        reply = await scene.client.call(tool)
+async with opened(stack.registry(), stack.gateway(), …) as scene:
+    tool = scene.tool("/gate")
+    reply = await scene.client.call(tool)
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from naru.v1 import execution_pb2
 from tests.e2e.admin import Admin, Credential
@@ -106,6 +107,7 @@ class Open:
         self.response = response
         self.id = id
         self._read: list[dict[str, Any]] = []
+        self._buffer = bytearray()
 
     @property
     def call_id(self) -> str:
@@ -114,13 +116,22 @@ class Open:
     async def message(self) -> dict[str, Any] | None:
         """The next message of a stream; None at its end."""
         async with asyncio.timeout(ANSWER_SECONDS):
-            while line := await self.response.content.readline():
+            while line := await self._line():
                 text = line.removeprefix(b"data: ").strip()
                 if text.startswith(b"{"):
                     message: dict[str, Any] = json.loads(text)
                     self._read.append(message)
                     return message
         return None
+
+    async def _line(self) -> bytes:
+        """The next line with its end, of any length; empty when there are no more."""
+        while b"\n" not in self._buffer and (chunk := await self.response.content.readany()):
+            self._buffer += chunk
+        end = self._buffer.find(b"\n") + 1 or len(self._buffer)
+        line = bytes(self._buffer[:end])
+        del self._buffer[:end]
+        return line
 
     async def rest(self) -> Reply:
         """Reads to the end; the messages that were read before are part of the reply."""
@@ -352,15 +363,20 @@ class Load:
 
 def metric(process: Process, name: str, **labels: str) -> float:
     """The sum of the samples of a metric that have these labels; 0 where there are none."""
+    found = [sample for sample in _samples(process) if sample.name == name and labels.items() <= sample.labels.items()]
+    return sum(sample.value for sample in found)
+
+
+def samples(process: Process) -> int:
+    """How many time series the process has."""
+    return len(_samples(process))
+
+
+def _samples(process: Process) -> list[Sample]:
     address = next(filter(None, map(_metrics_address, process.records())))
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as response:
         families = text_string_to_metric_families(response.read().decode())
-    return sum(
-        sample.value
-        for family in families
-        for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    )
+    return [sample for family in families for sample in family.samples]
 
 
 def _metrics_address(record: Mapping[str, Any]) -> str | None:
@@ -381,5 +397,7 @@ def assert_no_faults(*processes: Process) -> None:
     """Nothing unforeseen is in the logs: no error, no traceback, no line that is not a record."""
     for process in processes:
         lines = process.log.read_text(errors="replace").splitlines()
-        strange = [line for line in lines if not line.startswith("{") or '"level":"error"' in line or "Traceback" in line]
+        strange = [
+            line for line in lines if not line.startswith("{") or '"level":"error"' in line or "Traceback" in line
+        ]
         assert not strange, f"{process.name}: {strange[:5]}"

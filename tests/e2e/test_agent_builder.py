@@ -57,7 +57,9 @@ def text_stats(pair: Pair) -> Pair:
     return pair
 
 
-@pytest.mark.parametrize("content_type", ["application/json", "application/json-rpc", "Application/JSON; charset=UTF-8"])
+@pytest.mark.parametrize(
+    "content_type", ["application/json", "application/json-rpc", "Application/JSON; charset=UTF-8"]
+)
 async def test_initialize(pair: Pair, content_type: str):
     reply = await post(pair, golden_bytes("initialize-request"), ("Content-Type", content_type))
     check_fresh(reply)
@@ -79,7 +81,8 @@ async def test_initialize_returns_its_one_version_whatever_was_asked_for(pair: P
 
 
 @pytest.mark.parametrize(
-    "accept", ["application/json", "Application/JSON;q=0.5", "application/json, text/plain", "text/html, application/json"]
+    "accept",
+    ["application/json", "Application/JSON;q=0.5", "application/json, text/plain", "text/html, application/json"],
 )
 async def test_who_is_agent_builder_is_told_by_accept_alone(pair: Pair, accept: str):
     reply = await pair.post(golden_bytes("initialize-request"), accept=accept)

@@ -250,7 +250,9 @@ async def test_the_shape_of_an_error(pair: Pair):
 
 
 async def test_what_has_no_next_has_no_key_for_it(pair: Pair):
-    error = (await pair.ask(XDATA, "tools/run")).error
+    reply = await pair.ask(XDATA, "tools/run")
+    assert (reply.status, len(reply.events)) == (200, 1)
+    error = reply.error
     check_error_shape(error, -32601, "METHOD_NOT_FOUND")
     assert NEXT_KEY not in error["data"]
 

@@ -288,6 +288,8 @@ async def test_facts_that_would_overflow_the_trailers_are_dropped_largest_first(
 
 async def test_something_unforeseen_tells_a_trace_id_and_nothing_else(capfd):
     lines = telemetry.configure_logging("INFO")
+    lines.drain()
+    capfd.readouterr()  # what earlier tests have left
     async with serving() as served:
 
         async def script():
@@ -398,6 +400,8 @@ async def test_a_watcher_that_leaves_is_let_go_and_one_that_stays_is_told_of_the
 
 async def test_admin_rpcs_are_recorded_without_secrets(capfd):
     lines = telemetry.configure_logging("INFO")
+    lines.drain()
+    capfd.readouterr()  # what earlier tests have left
     async with serving() as served:
         await get_account(served, (*AS_ADMIN, ("x-request-id", "r-1")))
         await failing(get_account(served, ()))
