@@ -27,7 +27,11 @@ _MAX_MESSAGE = 16 << 20
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", _MAX_MESSAGE),
     ("grpc.max_receive_message_length", _MAX_MESSAGE),
-    ("grpc.service_config", '{"loadBalancingConfig":[{"round_robin":{}}]}'),
+    # A replica that says that it does not serve (it stops, or its database is away) gets no calls while others do.
+    (
+        "grpc.service_config",
+        '{"loadBalancingConfig":[{"round_robin":{}}],"healthCheckConfig":{"serviceName":""}}',
+    ),
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
     # How long one attempt to connect may take, and how soon the next follows.
     ("grpc.min_reconnect_backoff_ms", 3000),

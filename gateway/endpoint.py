@@ -6,7 +6,7 @@ Content-Type 415, Accept 406 (a notification needs none), size 413, then the mes
 
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
 
@@ -115,14 +115,21 @@ class McpEndpoint:
         try:
             return await answer
         except Failure as failure:
-            return _reply(request, failure_frame(self.edge, request, failure))
+            return self._refusal(request, failure_frame(self.edge, request, failure))
         except jsonrpc.ProtocolError as error:
-            return _reply(request, protocol_frame(request, error))
+            return self._refusal(request, protocol_frame(request, error))
         except ClientGone:
             request.outcome = "disconnected"
             return silence
         except Exception as error:  # noqa: BLE001  the outermost border
-            return _reply(request, self._ending(request, error))
+            return self._refusal(request, self._ending(request, error))
+
+    def _refusal(self, request: Request, frame: Frame) -> App:
+        """An error on HTTP 200 is carried as the client has asked for; HTTP errors are JSON for everybody."""
+        if frame.status >= 400 or request.carriage in (Carriage.JSON, Carriage.LATE):
+            return _reply(request, frame)
+        ending = partial(self._ending, request)
+        return Answer(self.answers, _alone(frame), request.carriage, cancel_on_disconnect=False, ending=ending)
 
     async def _answer(self, request: Request, scope: Scope, headers: Headers, receive: Receive) -> App:
         self.check_source(request, headers)
@@ -276,6 +283,10 @@ def _allowed_headers(headers: Headers) -> bytes:
 def _reply(request: Request, frame: Frame) -> Reply:
     headers = [(name.lower().encode(), value.encode()) for name, value in frame.headers.items()]
     return Reply(frame.status, frame.body, headers, request.unread, closing=request.outcome == "BODY_TOO_LARGE")
+
+
+async def _alone(frame: Frame) -> AsyncGenerator[Frame, None]:
+    yield frame
 
 
 class Elsewhere:

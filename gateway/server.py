@@ -161,9 +161,14 @@ class Protocol(HttpToolsProtocol):
     def _refuse(self, status: int, detail: str) -> None:
         """Answers and closes, but not at once: with unread data the closing would take the answer down with it."""
         self._refused = True
-        if self.cycle is not None and not self.cycle.response_complete:  # an answer is being written: no second one
-            self.transport.close()
-            return
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if self._in_head or self.pipeline or cycle.response_started:  # another answer is due first
+                self.transport.close()
+                return
+            # The body of the very request that waits for its answer: what was to answer it hears that it is too late.
+            cycle.disconnected = True
+            cycle.message_event.set()
         body = self._complaint(detail)
         head = f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         self.transport.write(f"{head}connection: close\r\n\r\n".encode() + body)

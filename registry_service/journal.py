@@ -174,6 +174,9 @@ class SqliteJournal:
             except sqlite3.DatabaseError as error:
                 self._drop()
                 raise DatabaseUnreachableError(str(error)) from error
+            except BaseException:  # a transaction that stayed open would be in the way of all others
+                self._drop()
+                raise
             try:
                 await self._visit(self._opened().execute, "COMMIT")
             except sqlite3.DatabaseError as error:
@@ -282,6 +285,9 @@ class PostgresqlJournal:
         except _FAILURES as error:
             self._drop()
             raise DatabaseUnreachableError(_told(error)) from error
+        except BaseException:  # a transaction that stayed open would become part of the next
+            self._drop()
+            raise
         try:
             await connection.execute("COMMIT", timeout=WRITE_SECONDS)
         except _FAILURES as error:

@@ -47,6 +47,10 @@ class PostgresqlServer:
         """Stops the server as a restart does: sessions are ended, what was committed is kept."""
         self._pg_ctl("stop", "-m", "fast")
 
+    def crash(self) -> None:
+        """Ends the server as a power cut does, between whatever it was doing; `start()` recovers what was committed."""
+        self._pg_ctl("stop", "-m", "immediate")
+
     def _pg_ctl(self, *arguments: str) -> None:
         socket = self._server.get_postmaster_info().socket_dir
         options = ["-o", f"-h '' -k {socket}"] if arguments[0] == "start" else []

@@ -45,10 +45,17 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
+async def shared_pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
     """One running pair for all tests of what goes over the wire. They share its event loop: that of the session."""
     async with running_pair(tmp_path_factory.mktemp("pair")) as pair:
         yield pair
+
+
+@pytest.fixture(scope="module")
+def pair(shared_pair: Pair) -> Iterator[Pair]:
+    """The shared pair, with no tools of other modules."""
+    yield shared_pair
+    shared_pair.retire()
 
 
 @pytest.fixture(scope="session")

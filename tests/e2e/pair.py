@@ -160,7 +160,9 @@ class Pair:
         self.admin: Admin = stack.admin(self.registry)
         self.credential: Credential = self.admin.create_account()
         self._numbers = itertools.count(1)
+        self._entries: list[dict[str, Any]] = []
         self._alive = self.tool("/echo", name="is_alive")
+        self._entries.clear()
 
     def endpoint_of(self, answer: str | Script) -> str:
         """A new path of the scripted endpoint, where it answers in one of its modes or by a script."""
@@ -191,7 +193,13 @@ class Pair:
         """Registers a tool and makes it active, unless `active` says otherwise."""
         tool, entry = self.definition(answer, name, **members)
         self.admin.apply({"tools": [entry]})
+        self._entries.append(entry)
         return tool
+
+    def retire(self) -> None:
+        """Deactivates all tools that `tool` has registered, but the one of `is_alive`."""
+        self.admin.apply({"tools": [{**entry, "active": False} for entry in self._entries]})
+        self._entries.clear()
 
     def faults(self, entry: Mapping[str, object] | str) -> list[str]:
         """Why a manifest of this one entry (an object, or its JSON text) is refused; empty if it was applied."""

@@ -45,7 +45,7 @@ def check_fresh(reply: Reply, status: int = 200) -> None:
 @pytest.fixture(scope="module")
 def text_stats(pair: Pair) -> Pair:
     """The tool of the examples: 1.0.0 answers, 2.0.0 never does."""
-    tool, first = pair.definition(
+    _, first = pair.definition(
         Script(chunks=[b'{"characters":5}']), "text_stats",
         inputSchema=STATS_SCHEMA, annotations={"idempotentHint": True},
     )  # fmt: skip

@@ -20,7 +20,7 @@ from tests.e2e.scene import (
     opened,
     state_of,
 )
-from tests.postgresql import PostgresqlServer
+from tests.postgresql import PostgresqlServer, running_postgresql
 from tests.waiting import eventually
 
 CONTRACTS = (Contract.AGENT_BUILDER, Contract.LEGACY, Contract.XDATA, Contract.MODERN)
@@ -98,6 +98,28 @@ async def test_a_registry_killed_under_load_has_kept_its_promises(
         assert (reply.reason, reply.error["safe_to_retry"]) == ("CALL_OUTCOME_UNKNOWN", False)
         assert reply.call_id in {"", *lost_ids}
     assert_no_faults(*any_stack.processes)
+
+
+async def test_a_database_that_crashes_under_load_has_kept_its_promises(tmp_path: Path):
+    """A group of calls whose COMMIT broke was written or was not: the registry finds out before it says anything."""
+    with running_postgresql() as server, Stack(tmp_path, server.create_database()) as stack:
+        registry = stack.registry()
+        async with opened(stack, registry, stack.gateway(registry)) as scene:
+            load = Load(scene.client, scene.tool("/echo"), CONTRACTS)
+            load.start()
+            for _ in range(2):
+                await load.succeeded(100)
+                await asyncio.to_thread(server.crash)
+                await asyncio.to_thread(server.start)
+            await load.succeeded(100)
+            await load.stop()
+            await eventually(lambda: {row.state for row in ledger(stack, server).values()} == {"SUCCEEDED"})
+            rows = ledger(stack, server)
+            executed = [call_id_of(request) for request in scene.endpoint.received]
+            assert sorted(executed) == sorted(rows)
+            assert_told_the_truth(load.replies, rows, set(executed))
+            assert_usage_is_ledger(scene.admin, rows)
+    assert_no_faults(*stack.processes)
 
 
 async def test_a_dead_neighbour_takes_nothing_from_the_survivor(postgresql_stack: Stack, postgresql: PostgresqlServer):

@@ -1,4 +1,4 @@
-"""The xData contract: progress over SSE with keep-alive, the envelope as the last `data:`, lanes, credentials, errors."""
+"""The xData contract: progress over SSE with keep-alive, the envelope last, lanes, credentials, errors."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ LANE_KEY = "xdata.kr/lane"
 ERROR_KEY = "xdata.kr/error"
 NEXT_KEY = "xdata.kr/next"
 HANGUL = re.compile("[가-힣]")
-ENDPOINT_PROGRESS = [
+ENDPOINT_PROGRESS: list[dict[str, object]] = [
     {"progress": 1, "total": 3, "message": "하나"},
     {"progress": 2, "total": 3},
     {"progress": 3.5},
@@ -130,11 +130,13 @@ async def test_the_stream_starts_when_the_call_was_admitted(pair: Pair, gate: as
 
 async def test_the_fast_reporter_is_slowed_down_and_its_last_word_kept(pair: Pair):
     tool = pair.tool(ndjson(*({"progress": n, "total": 200} for n in range(1, 201)), {"result": {"done": True}}))
+    began = asyncio.get_running_loop().time()
     *progress, envelope = (await pair.call(tool, {}, speaker=XDATA)).messages
+    seconds = asyncio.get_running_loop().time() - began
     check_progress_frames(progress, 1)
     values = [frame["params"]["progress"] for frame in progress]
     assert values[-1] == 200
-    assert len(values) <= 30  # a burst of 20, a few more, and the last one
+    assert len(values) <= 20 + 10 * seconds + 1  # a burst, then ten a second, and the last one
     assert envelope["result"]["structuredContent"] == {"done": True}
 
 
@@ -318,7 +320,7 @@ def challenges(reply: Reply) -> list[str]:
 async def test_no_credential_no_answer(pair: Pair, method: str):
     tool = pair.tool("/echo")
     params = {"name": tool.name, "protocolVersion": "2025-11-25"}
-    id = None if method.startswith("notifications/") else 1
+    request_id = None if method.startswith("notifications/") else 1
     for authorization, expected in (
         ("", ["Bearer"]),
         ("Negotiate abc", ["Bearer"]),
@@ -326,7 +328,7 @@ async def test_no_credential_no_answer(pair: Pair, method: str):
         ("Basic bm9ib2R5Om5vdGhpbmc=",
          ['Bearer error="invalid_token"', 'Basic realm="mcp", charset="UTF-8"']),
     ):  # fmt: skip
-        reply = await pair.ask(XDATA, method, params, ("Authorization", authorization), id=id)
+        reply = await pair.ask(XDATA, method, params, ("Authorization", authorization), id=request_id)
         assert (reply.status, challenges(reply)) == (401, expected), authorization
         check_error_shape(reply.error, -32001, "UNAUTHENTICATED")
         assert "resource_metadata" not in str(reply.head.headers)

@@ -1,0 +1,253 @@
+"""Orderly ends under load: what runs may finish within the grace, what cannot is told the truth, and the exit code is 0."""
+
+import asyncio
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from tests.e2e.nameserver import Nameserver
+from tests.e2e.processes import Process, Stack
+from tests.e2e.scene import Contract, Load, Reply, Scene, assert_no_faults, ledger, metric, opened
+from tests.postgresql import PostgresqlServer
+from tests.waiting import eventually
+
+CONTRACTS = (Contract.AGENT_BUILDER, Contract.LEGACY, Contract.XDATA, Contract.NDJSON, Contract.MODERN_SSE)
+SHORT_GRACE = 1
+# What an end takes besides its grace, on a busy machine.
+SLACK_SECONDS = 6.0
+# How long a client may take to find a new replica.
+FOUND_SECONDS = 15.0
+
+
+@asynccontextmanager
+async def a_scene(stack: Stack, registry: dict[str, str] | None = None, **gateway: str) -> AsyncIterator[Scene]:
+    process = stack.registry(**(registry or {}))
+    async with opened(stack, process, stack.gateway(process, **gateway)) as scene:
+        yield scene
+
+
+async def running_calls(scene: Scene, tool: str) -> dict[Contract, asyncio.Task[Reply]]:
+    """A call by each contract, which its endpoint has got and does not answer yet."""
+    calls = {contract: asyncio.create_task(scene.client.call(tool, contract=contract)) for contract in CONTRACTS}
+    for _ in calls:
+        await scene.arrived()
+    return calls
+
+
+async def ended(process: Process) -> int:
+    """The exit code."""
+    return await asyncio.to_thread(process.wait_exit)
+
+
+async def closed(process: Process) -> None:
+    """The port takes no connections any more."""
+    host, _, port = process.address.rpartition(":")
+
+    def refused() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) != 0
+
+    await eventually(refused)
+
+
+def assert_unknown(reply: Reply) -> None:
+    assert reply.status == 200
+    assert reply.envelope["id"] == reply.id
+    assert (reply.reason, reply.error["safe_to_retry"]) == ("CALL_OUTCOME_UNKNOWN", False)
+
+
+class TestGateway:
+    async def test_what_runs_ends_within_the_grace(self, stack: Stack):
+        """Case Q01: the streams get their results, and then the process ends, long before the grace does."""
+        async with a_scene(stack) as scene:
+            [gateway] = stack.gateways
+            calls = await running_calls(scene, scene.tool("/gated-progress"))
+            gateway.popen.send_signal(signal.SIGTERM)
+            await closed(gateway)
+            assert gateway.popen.poll() is None
+            began = time.monotonic()
+            scene.endpoint.gate.set()
+            for call in calls.values():
+                assert (await call).value == {"passed": True}
+            assert await ended(gateway) == 0
+            assert time.monotonic() - began < SLACK_SECONDS
+        assert_no_faults(*stack.processes)
+
+    async def test_what_does_not_end_gets_a_last_frame(self, stack: Stack):
+        """Legacy calls go on behind the gateway that had to leave them; modern ones are cancelled."""
+        async with a_scene(stack, GATEWAY_SHUTDOWN_GRACE_SECONDS=str(SHORT_GRACE)) as scene:
+            [gateway] = stack.gateways
+            calls = await running_calls(scene, scene.tool("/gated-progress"))
+            began = time.monotonic()
+            gateway.popen.send_signal(signal.SIGTERM)
+            for contract, call in calls.items():
+                reply = await call
+                assert_unknown(reply)
+                streamed = contract is not Contract.AGENT_BUILDER
+                assert [message.get("method") for message in reply.messages[:-1]] == [
+                    "notifications/progress" for _ in range(streamed)
+                ]
+            assert SHORT_GRACE - 0.2 < time.monotonic() - began < SHORT_GRACE + SLACK_SECONDS
+            assert await ended(gateway) == 0
+            cancelled = await scene.gone()
+            assert await scene.settled(cancelled) == "CANCELLED"
+            scene.endpoint.gate.set()
+            states = [await scene.settled(call_id) for call_id in ledger(stack)]
+            assert sorted(states) == ["CANCELLED", *["SUCCEEDED"] * (len(CONTRACTS) - 1)]
+        assert_no_faults(*stack.processes)
+
+    @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+    async def test_a_second_signal_ends_the_grace(self, stack: Stack, second: signal.Signals):
+        """Case Q02."""
+        async with a_scene(stack) as scene:
+            [gateway] = stack.gateways
+            calls = await running_calls(scene, scene.tool("/hang"))
+            gateway.popen.send_signal(signal.SIGTERM)
+            await closed(gateway)
+            gateway.popen.send_signal(second)
+            began = time.monotonic()
+            for call in calls.values():
+                assert_unknown(await call)
+            assert await ended(gateway) == 0
+            assert time.monotonic() - began < SLACK_SECONDS
+        assert_no_faults(*stack.processes)
+
+    async def test_a_client_that_does_not_read_cannot_hold_it_up(self, stack: Stack):
+        async with a_scene(stack, GATEWAY_SHUTDOWN_GRACE_SECONDS=str(SHORT_GRACE)) as scene:
+            [gateway] = stack.gateways
+            stream = await scene.client.open_call(scene.tool("/size?n=7000000"), contract=Contract.XDATA)
+            await scene.settled(await scene.arrived())
+            began = time.monotonic()
+            gateway.popen.send_signal(signal.SIGTERM)
+            assert await ended(gateway) == 0
+            assert time.monotonic() - began < SHORT_GRACE + SLACK_SECONDS
+            stream.leave()
+
+    async def test_a_conversation_goes_on_at_another_replica(self, stack: Stack):
+        """Cases Y01 and Y02: no replica knows anything of a client, so any of them may end between two requests."""
+        async with a_scene(stack) as scene:
+            gateways = [*stack.gateways, stack.gateway(), stack.gateway()]
+            tool = scene.tool("/echo")
+            hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+            for turn in range(15):
+                clients = [scene.client.of(gateways[(turn + step) % 3]) for step in range(3)]
+                assert (await clients[0].ask("initialize", hello)).envelope["result"]["serverInfo"]["name"] == "naru"
+                assert tool in await clients[1].list()
+                assert (await clients[2].call(tool, {"turn": turn})).value == {"turn": turn}
+            leaving = gateways[0]
+            assert await asyncio.to_thread(leaving.stop) == 0
+            with pytest.raises(aiohttp.ClientConnectionError):
+                await scene.client.of(leaving).call(tool)
+            replacement = await asyncio.to_thread(stack.gateway, GATEWAY_BIND=leaving.address)
+            assert (await scene.client.of(replacement).call(tool, {"turn": 16})).value == {"turn": 16}
+        assert_no_faults(*stack.processes)
+
+
+class TestRegistry:
+    async def test_what_runs_ends_within_the_grace_and_nothing_else_begins(self, stack: Stack):
+        """Case Q04, first half: meanwhile the gateway's clients hear that they may come again, and nothing is done."""
+        async with a_scene(stack) as scene:
+            [registry] = stack.registries
+            tool = scene.tool("/gate")
+            calls = await running_calls(scene, tool)
+            executed = scene.endpoint.executions
+            registry.popen.send_signal(signal.SIGTERM)
+            refused = await self.until_refused(scene)
+            for contract in CONTRACTS:
+                refused.append(await scene.client.call(tool, contract=contract))
+            for reply in refused:
+                assert (reply.reason, reply.error["safe_to_retry"]) == ("SERVICE_UNAVAILABLE", True)
+            assert scene.endpoint.executions == executed
+            assert {reply.id for reply in refused}.isdisjoint(row.id for row in ledger(stack).values())
+            assert (await scene.client.get("/readyz"))[0] == 503
+            began = time.monotonic()
+            scene.endpoint.gate.set()
+            for call in calls.values():
+                assert (await call).value == {"passed": True}
+            assert await ended(registry) == 0
+            assert time.monotonic() - began < SLACK_SECONDS
+            assert {row.state for row in ledger(stack).values()} == {"SUCCEEDED"}
+        assert_no_faults(*stack.processes)
+
+    async def until_refused(self, scene: Scene) -> list[Reply]:
+        """Calls until the service is told to stop; the first answers may still be successes."""
+        tool = "no_such_tool"
+        async with asyncio.timeout(10):
+            while (reply := await scene.client.call(tool)).reason == "TOOL_NOT_FOUND":
+                pass
+        return [reply]
+
+    async def test_what_does_not_end_is_cut_and_told(self, stack: Stack):
+        """Case Q04, second half: the drain has a bound."""
+        async with a_scene(stack, {"REGISTRY_SHUTDOWN_GRACE_SECONDS": str(SHORT_GRACE)}) as scene:
+            [registry] = stack.registries
+            calls = await running_calls(scene, scene.tool("/gated-progress"))
+            began = time.monotonic()
+            registry.popen.send_signal(signal.SIGTERM)
+            for call in calls.values():
+                assert_unknown(await call)
+            assert await ended(registry) == 0
+            assert time.monotonic() - began < SHORT_GRACE + SLACK_SECONDS
+            assert {await scene.gone() for _ in calls} == ledger(stack).keys()
+            assert {row.state for row in ledger(stack).values()} == {"UNKNOWN"}
+        assert_no_faults(*stack.processes)
+
+    async def test_a_second_signal_ends_it_at_once(self, stack: Stack):
+        async with a_scene(stack) as scene:
+            [registry] = stack.registries
+            calls = await running_calls(scene, scene.tool("/hang"))
+            registry.popen.send_signal(signal.SIGTERM)
+            await self.until_refused(scene)
+            began = time.monotonic()
+            registry.popen.send_signal(signal.SIGTERM)
+            for call in calls.values():
+                assert_unknown(await call)
+            assert await ended(registry) == 0
+            assert time.monotonic() - began < SLACK_SECONDS
+            assert {row.state for row in ledger(stack).values()} == {"UNKNOWN"}
+        assert_no_faults(*stack.processes)
+
+
+class TestReplicas:
+    @pytest.fixture
+    def nameserver(self) -> Iterator[Nameserver]:
+        with Nameserver() as nameserver:
+            yield nameserver
+
+    async def test_one_leaves_under_load_and_another_is_found(
+        self, postgresql_stack: Stack, postgresql: PostgresqlServer, nameserver: Nameserver
+    ):
+        """Cases S01 and S02: replicas behind one name come and go, and no client hears more than 'come again'."""
+        stack = postgresql_stack
+        settings = {"REGISTRY_MAX_CONNECTION_AGE_SECONDS": "1"}
+        first = stack.registry(**settings)
+        port = first.address.rpartition(":")[2]
+        nameserver.addresses = ["127.0.0.1"]
+        gateway = stack.gateway(first, GATEWAY_REGISTRY=nameserver.target(port))
+        async with opened(stack, first, gateway) as scene:
+            load = Load(scene.client, scene.tool("/echo"), CONTRACTS, workers=4)
+            load.start()
+            await load.succeeded(20)
+            second = await asyncio.to_thread(stack.registry, REGISTRY_BIND=f"127.0.0.2:{port}", **settings)
+            nameserver.addresses = ["127.0.0.1", "127.0.0.2"]
+            await eventually(lambda: served(second) > 0, FOUND_SECONDS)
+            assert set(load.reasons()) == {""}
+
+            nameserver.addresses = ["127.0.0.2"]
+            assert await asyncio.to_thread(first.stop) == 0
+            await load.succeeded(20)
+            await load.stop()
+            assert set(load.reasons()) <= {"", "SERVICE_UNAVAILABLE"}
+            rows = ledger(stack, postgresql)
+            assert {row.state for row in rows.values()} == {"SUCCEEDED"}
+            assert len(rows) == load.reasons()[""] == scene.endpoint.executions
+        assert_no_faults(*stack.processes)
+
+
+def served(registry: Process) -> float:
+    return metric(registry, "naru_grpc_requests_total", method="/naru.v1.Execution/CallTool", code="OK")
