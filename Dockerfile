@@ -19,7 +19,7 @@ RUN /opt/venv/bin/pip install --no-cache-dir --require-hashes --only-binary :all
 FROM ${BASE_IMAGE} AS base
 ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 # Volumes take the owner of the folder that they are mounted on.
-RUN mkdir -p /run/naru/database /run/naru/registry /run/naru/gateway /run/naru/demo && chown -R 10001:10001 /run/naru
+RUN mkdir -p /run/naru/database /run/naru/registry /run/naru/gateway /run/naru/admin /run/naru/demo && chown -R 10001:10001 /run/naru
 WORKDIR /run/naru
 USER 10001:10001
 

@@ -26,7 +26,7 @@ def make_secrets(root: Path = ROOT) -> None:
     password = kept(root / "database" / "password", READABLE)
     service_token = kept(root / "gateway" / "service_token")
     kept(root / "registry" / "pepper")
-    kept(root / "registry" / "admin_token")
+    kept(root / "admin" / "token")
     for path, text in {
         root / "registry" / "service_token": service_token,
         root / "registry" / "database_url": f"postgresql://naru:{password}@postgres/naru",

@@ -23,10 +23,12 @@ from naru.v1.execution_pb2_grpc import ExecutionStub
 from naru.v1.registry_pb2_grpc import RegistryStub
 
 # Larger than any body, result or catalog page; gRPC's own default of 4 MiB is too small for them.
-_MAX_MESSAGE = 16 << 20
+_MAX_REQUEST = 16 << 20
+# An answer travels as structured content and again as text, in which each quote may have become two characters.
+_MAX_ANSWER = 48 << 20
 _CHANNEL_OPTIONS = (
-    ("grpc.max_send_message_length", _MAX_MESSAGE),
-    ("grpc.max_receive_message_length", _MAX_MESSAGE),
+    ("grpc.max_send_message_length", _MAX_REQUEST),
+    ("grpc.max_receive_message_length", _MAX_ANSWER),
     # A replica that says that it does not serve (it stops, or its database is away) gets no calls while others do.
     (
         "grpc.service_config",

@@ -111,9 +111,14 @@ class McpEndpoint:
         )
 
     async def _guarded(self, request: Request, answer: Awaitable[App]) -> App:
-        """Turns whatever goes wrong before an answer exists into one."""
+        """Turns whatever goes wrong before an answer exists into one, the end of the grace as well."""
+        hold = self.answers.hold()
         try:
             return await answer
+        except asyncio.CancelledError:
+            if hold.why is None or not hold.release():
+                raise
+            return self._refusal(request, self._ending(request, None))
         except Failure as failure:
             return self._refusal(request, failure_frame(self.edge, request, failure))
         except jsonrpc.ProtocolError as error:
@@ -123,6 +128,8 @@ class McpEndpoint:
             return silence
         except Exception as error:  # noqa: BLE001  the outermost border
             return self._refusal(request, self._ending(request, error))
+        finally:
+            self.answers.holds.discard(hold)
 
     def _refusal(self, request: Request, frame: Frame) -> App:
         """An error on HTTP 200 is carried as the client has asked for; HTTP errors are JSON for everybody."""

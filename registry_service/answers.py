@@ -144,8 +144,8 @@ def _unescape(match: re.Match[str]) -> str:
         return literal
 
 
-# Where msgspec's message repeats a value of the answer.
-_QUOTED = re.compile(r"'.*'", re.DOTALL)
+# Where msgspec's message says where: nothing else of it goes on.
+_PLACE = re.compile(r"at `(\$[^`]*)`\Z")
 
 
 def parse_with(decode: Any, raw: bytes | str) -> Any:
@@ -153,7 +153,8 @@ def parse_with(decode: Any, raw: bytes | str) -> Any:
     try:
         return decode(raw)
     except msgspec.ValidationError as error:
-        raise ToolResponseInvalidError(detail=_QUOTED.sub("…", str(error))[:200]) from None
+        at = _PLACE.search(str(error))
+        raise ToolResponseInvalidError(detail=f"not the shape that is due, at {at[1][:200] if at else '$'}") from None
     except msgspec.DecodeError:
         raise ToolResponseInvalidError(detail="not JSON") from None
     except RecursionError:

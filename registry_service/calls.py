@@ -28,7 +28,7 @@ from registry_service.errors import (
 from registry_service.ledger import Admission, Ledger, new_call_id
 from registry_service.models import now_micros
 from registry_service.requests import Request, call_headers
-from registry_service.telemetry import CALLS_RUNNING, observe_call
+from registry_service.telemetry import CALLS_RUNNING, PROGRESS_DROPPED, observe_call
 
 # How often a call is prepared anew because the catalog changed before it could be admitted.
 ADMISSION_ATTEMPTS = 5
@@ -103,7 +103,10 @@ class Call:
 
     def report(self, progress: float, total: float | None, message: str) -> None:
         """Keeps an endpoint's progress for the RPC, if it is progress: the contract promises that it grows."""
-        if progress > self.reported:
+        rises = progress > self.reported
+        if not rises or len(self.progress) == PROGRESS_KEPT:
+            PROGRESS_DROPPED.inc()
+        if rises:
             self.reported = progress
             self.progress.append(Event.Progress(progress=progress, total=total, message=message[:MESSAGE_KEPT]))
             self.tell()
@@ -382,6 +385,7 @@ def _log_refusal(call: Call, error: NaruError) -> None:
 
 
 def _ids(call: Call) -> dict[str, str]:
-    """What leads from one log to another: of the HTTP request and of the trace."""
+    """What leads from one log to another: of the HTTP request, of the trace, and of what the client calls a session."""
     trace = call.caller.traceparent.split("-")
-    return {"request_id": call.caller.request_id, "trace_id": trace[1] if len(trace) > 1 else ""}
+    ids = {"request_id": call.caller.request_id, "trace_id": trace[1] if len(trace) > 1 else ""}
+    return ids | {"session_id": call.rpc.session_id} if call.rpc.session_id else ids

@@ -19,7 +19,7 @@ import secrets
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -183,13 +183,14 @@ class SqliteDatabase(Database):
         # Links to the file share its lock.
         self.path = path.resolve()
         self._owner_lock = _own(self.path)
+        _make_private(self.path)
         try:
             # Reads one row that is always in memory: in 10 µs here, in 300 through a thread and SQLAlchemy.
             self._reader = self.connect()
         except DatabaseUnreachableError:
             os.close(self._owner_lock)
             raise
-        engine = create_async_engine(URL.create("sqlite+aiosqlite", database=str(self.path)))
+        engine = create_async_engine(URL.create("sqlite+aiosqlite", database=str(self.path)), hide_parameters=True)
         event.listen(engine.sync_engine, "connect", _prepare_connection)
         event.listen(engine.sync_engine, "begin", _begin)
         super().__init__(engine, engine.execution_options(writes=True))
@@ -239,7 +240,11 @@ class PostgresqlDatabase(Database):
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         engine = create_async_engine(
-            "postgresql+asyncpg://", async_creator=self.connect, pool_pre_ping=True, pool_timeout=CONNECT_SECONDS
+            "postgresql+asyncpg://",
+            async_creator=self.connect,
+            pool_pre_ping=True,
+            pool_timeout=CONNECT_SECONDS,
+            hide_parameters=True,  # logs hold the text of errors
         )
         event.listen(engine.sync_engine, "handle_error", _name_loss)
         super().__init__(engine, engine)
@@ -330,6 +335,12 @@ def _own(path: Path) -> int:
     os.truncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def _make_private(path: Path) -> None:
+    """Makes a new file for this user alone; SQLite gives its companions the same mode. An old one keeps its mode."""
+    with suppress(OSError):  # whatever is in the way, opening it says so next
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def _prepare_connection(connection: Any, record: Any) -> None:

@@ -1,5 +1,6 @@
 """One HTTP call of a tool's endpoint. The only importer of the HTTP client, egress.py and the CLI aside."""
 
+import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,6 @@ from registry_service.catalog import ToolEntry
 from registry_service.egress import ATTEMPT, Attempt, Connector, Guard, Network
 from registry_service.errors import (
     Fact,
-    ResultTooLargeError,
     ToolRefusedError,
     ToolResponseInvalidError,
     ToolUnreachableError,
@@ -25,9 +25,8 @@ from registry_service.streams import OnProgress, StreamedAnswer
 
 # How long one address may take to accept a connection. The call's own deadline holds besides.
 CONNECT_SECONDS = 10.0
-# What one gRPC message may hold of an answer: content and structured content together are larger than the body.
-MAX_ANSWER_BYTES = 16 * 1024 * 1024 - 64 * 1024
-
+# How long the body of an HTTP error may take, once its status is known.
+ERROR_BODY_SECONDS = 5.0
 # Too early, too many, took too long: the statuses below 500 that may be another one later.
 _MAY_PASS = frozenset({408, 425, 429})
 _ROUTES = 4096
@@ -108,8 +107,6 @@ class EndpointClient:
         finally:
             # Closes the connection, unless the body was read to its end: then it has been handed back already.
             response.close()
-        if len(answer.content) + len(answer.structured) + len(answer.meta) > MAX_ANSWER_BYTES:
-            raise ResultTooLargeError(limit_bytes=self._limit)
         return answer
 
     async def _send(self, request: Request, attempt: Attempt) -> aiohttp.ClientResponse:
@@ -180,8 +177,10 @@ async def _read_refusal(response: aiohttp.ClientResponse, media: Media) -> Answe
     if retry_after.isascii() and retry_after.isdigit():
         facts["retry_after_seconds"] = int(retry_after[:6])
     start = b""
-    with contextlib.suppress(ToolResponseInvalidError):  # an unknown encoding: the status matters more
+    # An unknown encoding, a body that breaks off or does not come: the status matters more.
+    with contextlib.suppress(ToolResponseInvalidError, aiohttp.ClientError, OSError, TimeoutError):
         body = Body(response.content.readany, response.headers.get("Content-Encoding", ""))
-        start = await body.read_start(ERROR_BODY_BYTES)
+        async with asyncio.timeout(ERROR_BODY_SECONDS):
+            start = await body.read_start(ERROR_BODY_BYTES)
     content = from_http_error(start, media)
     return Answer(content, is_error=True, reason=errors_pb2.TOOL_HTTP_ERROR, facts=facts)

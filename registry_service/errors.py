@@ -151,13 +151,6 @@ class ToolRefusedError(ToolFailedError):
     code = code_pb2.FAILED_PRECONDITION
 
 
-class ToolHttpError(ToolFailedError):
-    """Facts: `http_status`. Is mostly reported as a result with a `Failure`, since the tool did answer."""
-
-    reason = errors_pb2.TOOL_HTTP_ERROR
-    code = code_pb2.FAILED_PRECONDITION
-
-
 class ToolResponseInvalidError(ToolFailedError):
     """Facts: `detail`: a short word for what was wrong, in English, never the answer itself."""
 

@@ -24,7 +24,7 @@ from registry_service.errors import (
     ToolBusyError,
     ToolFailedError,
 )
-from registry_service.ledger import Ledger
+from registry_service.ledger import CALL_ID, Ledger
 from registry_service.models import Call as CallRow
 
 _decode = msgspec.json.Decoder().decode
@@ -104,8 +104,10 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
         """An account sees its own calls only; those of others are not there for it."""
         caller = CALLER.get()
         account = None if caller.admin else await self._account(caller)
-        async with self._database.sessions() as session:
-            row = await session.get(CallRow, request.call_id)
+        row = None
+        if CALL_ID.fullmatch(request.call_id):
+            async with self._database.sessions() as session:
+                row = await session.get(CallRow, request.call_id)
         if row is None or (account is not None and row.client_id != account.client_id):
             raise CallNotFoundError(call_id=request.call_id[:64])
         return _message(row)

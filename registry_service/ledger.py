@@ -6,6 +6,7 @@ next gathers.
 """
 
 import asyncio
+import re
 import secrets
 import time
 from asyncio import Future
@@ -48,6 +49,10 @@ class Admission:
     request_id: str
     revision: int
     create_time: int
+
+
+# What `new_call_id` makes.
+CALL_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def new_call_id() -> str:

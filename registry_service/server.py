@@ -33,7 +33,8 @@ from registry_service.registry import RegistryServicer
 from registry_service.settings import Settings
 from registry_service.telemetry import start_metrics
 
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+MAX_REQUEST_BYTES = 16 * 1024 * 1024
+MAX_ANSWER_BYTES = 48 * 1024 * 1024
 # Python's own 700 new objects would have it look through a large body of small arrays a thousand times.
 GC_THRESHOLD = (20_000, 20, 20)
 PING_SECONDS = 2.0
@@ -273,8 +274,8 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
     return [
         # Two processes on one port would share its connections at random.
         ("grpc.so_reuseport", 0),
-        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_ANSWER_BYTES),
+        ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
         # Clients look up new replicas only when a connection ends. Its calls end when they end.
         ("grpc.max_connection_age_ms", int(settings.max_connection_age * 1000)),
         ("grpc.max_connection_age_grace_ms", _FOREVER_MS),

@@ -46,7 +46,7 @@ class Settings:
     services: frozenset[str]
     pepper: bytes = field(repr=False)
     admin_token: str = field(repr=False)
-    # None only with TLS, whose client certificates may guard the port instead.
+    # None only where client certificates guard the port instead.
     service_token: str | None = field(repr=False)
     plans_file: Path | None
     secrets_dir: Path | None
@@ -181,8 +181,10 @@ def _check_client_ca(name: str, ca_file: str) -> None:
 
 def _service_token(read: _Reader, tls: Tls | None) -> str | None:
     token = read.optional_secret("REGISTRY_SERVICE_TOKEN", _token)
-    if token is None and tls is None:
-        raise SettingError("REGISTRY_SERVICE_TOKEN: is not set, and it guards the port while TLS is off")
+    if token is None and (tls is None or tls.client_ca is None):
+        raise SettingError(
+            "REGISTRY_SERVICE_TOKEN: is not set, and it guards the port unless REGISTRY_TLS_CLIENT_CA_FILE does"
+        )
     return token
 
 

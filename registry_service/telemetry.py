@@ -40,6 +40,10 @@ CALLS = Counter("naru_calls", "Calls that have ended", ["tool", "lane", "outcome
 CALL_SECONDS = Histogram(
     "naru_call_seconds", "From admission to settlement", ["tool", "lane"], buckets=_SECONDS, registry=METRICS
 )
+PROGRESS_DROPPED = Counter(
+    "naru_progress_dropped", "Progress of endpoints that did not rise, or that a slow client did not fetch in time",
+    registry=METRICS,
+)  # fmt: skip
 CALLS_RUNNING = Gauge("naru_calls_running", "Calls that run now", registry=METRICS)
 LEDGER_COMMIT_SECONDS = Histogram(
     "naru_ledger_commit_seconds", "One group commit of the ledger", buckets=_SECONDS, registry=METRICS

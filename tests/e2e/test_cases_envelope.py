@@ -213,12 +213,11 @@ async def test_c01_c02_c04_c05_ids_come_back_as_they_were_sent(pair: Pair, speak
 
 
 @everybody
-@pytest.mark.parametrize("raw", ["1.5", "null", "true", "false", "{}", "[]", "[1]", "1e-3", "0.1", "15e-1"])
-async def test_c05_other_ids_are_refused(pair: Pair, speaker: Speaker, raw: str):
+async def test_c05_other_ids_are_refused(pair: Pair, speaker: Speaker):
     """None of them is taken for a notification, and nothing runs."""
     tool = pair.tool("/echo")
-    reply = await pair.call(tool, {}, speaker=speaker, id=Json(raw))
-    check_refused(reply, -32600)
+    for raw in ("1.5", "null", "true", "false", "{}", "[]", "[1]", "1e-3", "0.1", "15e-1"):
+        check_refused(await pair.call(tool, {}, speaker=speaker, id=Json(raw)), -32600)
     assert pair.executions(tool) == 0
 
 

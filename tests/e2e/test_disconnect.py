@@ -1,6 +1,8 @@
 """Clients that leave: a modern one has cancelled its call, down to the endpoint's socket; a legacy one has not."""
 
 import asyncio
+import contextlib
+import random
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -8,7 +10,18 @@ import psutil
 import pytest
 
 from tests.e2e.processes import Stack
-from tests.e2e.scene import Contract, Open, Scene, assert_no_faults, connections, metric, opened
+from tests.e2e.scene import (
+    Contract,
+    Open,
+    Scene,
+    assert_no_faults,
+    assert_usage_is_ledger,
+    call_id_of,
+    connections,
+    ledger,
+    metric,
+    opened,
+)
 from tests.waiting import eventually
 
 # From the client's leaving to the end of the endpoint's connection.
@@ -117,6 +130,31 @@ async def test_a_cancelled_call_takes_nothing_from_its_neighbour(scene: Scene):
     assert await scene.gone() == gone
     scene.endpoint.gate.set()
     assert (await staying.rest()).value == {"passed": True}
+
+
+async def test_clients_that_leave_at_any_moment_leave_the_truth(scene: Scene):
+    """Before admission, while it is written, during the answer: what ran is recorded and counted, and no place is lost."""
+    places = 8
+    tool = scene.tool("/echo", maxConcurrency=places)
+    moments = random.Random(1)
+
+    async def come_and_go(contract: Contract) -> None:
+        for _ in range(30):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(moments.uniform(0.0005, 0.02)):
+                    await scene.client.call(tool, contract=contract)
+
+    await asyncio.gather(*(come_and_go(contract) for contract in (Contract.MODERN, Contract.MODERN_SSE) * 4))
+    await nothing_is_open(scene)
+    client_id = scene.client.credential.client_id
+    rows = {row.call_id: row for row in ledger(scene.stack).values() if row.client_id == client_id}
+    executed = [call_id_of(request) for request in scene.endpoint.received]
+    assert len(executed) == len(set(executed))
+    assert set(executed) <= rows.keys()
+    assert {row.state for row in rows.values()} == {"SUCCEEDED", "CANCELLED"}
+    assert_usage_is_ledger(scene.admin, rows)
+    replies = await asyncio.gather(*(scene.client.call(tool) for _ in range(places)))
+    assert {reply.reason for reply in replies} == {""}
 
 
 async def test_clients_that_are_reset_leave_nothing_behind(scene: Scene):

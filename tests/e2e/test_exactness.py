@@ -18,14 +18,14 @@ NUMBERS = [
 
 
 @everybody
-@pytest.mark.parametrize("raw", NUMBERS)
-async def test_numbers_there_and_back(pair: Pair, speaker: Speaker, raw: str):
+async def test_numbers_there_and_back(pair: Pair, speaker: Speaker):
     tool = pair.tool("/echo", inputSchema={"type": "object", "properties": {"n": {"type": "number"}}})
-    arguments = f'{{"n":{raw},"l":[{raw}],"o":{{"n":{raw}}}}}'
-    reply = await pair.call(tool, Json(arguments), speaker=speaker)
-    assert pair.requests(tool)[0].body.decode() == arguments
-    assert f'"structuredContent":{arguments}' in reply.body.decode()
-    assert reply.result["content"] == [{"type": "text", "text": arguments}]
+    for raw in NUMBERS:
+        arguments = f'{{"n":{raw},"l":[{raw}],"o":{{"n":{raw}}}}}'
+        reply = await pair.call(tool, Json(arguments), speaker=speaker)
+        assert pair.requests(tool)[-1].body.decode() == arguments
+        assert f'"structuredContent":{arguments}' in reply.body.decode()
+        assert reply.result["content"] == [{"type": "text", "text": arguments}]
 
 
 @everybody
@@ -102,3 +102,13 @@ async def test_a_long_text_arrives_whole(pair: Pair, speaker: Speaker):
     reply = await pair.call(tool, {"text": text}, speaker=speaker)
     assert json.loads(pair.requests(tool)[0].body) == {"text": text}
     assert reply.result["structuredContent"] == {"text": text}
+
+
+async def test_an_answer_up_to_the_limit_arrives_however_much_its_text_grows(pair: Pair):
+    """8 MiB of quotes are 8 MiB of structured content, and as text, where each is escaped again, 16 MiB."""
+    answer = json.dumps({"quotes": '"' * 4_100_000}).encode()
+    assert 8_000_000 < len(answer) < 8 << 20
+    tool = pair.tool(Script(chunks=[answer]))
+    result = (await pair.call(tool, {}, speaker=LEGACY.accepting("application/json"))).result
+    assert result["structuredContent"] == json.loads(answer)
+    assert result["content"][0]["text"].encode() == answer

@@ -1,6 +1,8 @@
 """Orderly ends under load: what runs may finish within the grace, what cannot is told the truth, and the exit code is 0."""
 
 import asyncio
+import contextlib
+import json
 import signal
 import socket
 import time
@@ -128,6 +130,43 @@ class TestGateway:
             assert time.monotonic() - began < SHORT_GRACE + SLACK_SECONDS
             stream.leave()
 
+    async def test_no_call_runs_unheard(self, stack: Stack):
+        """Under load: a client may find the door shut, but what was executed has been answered."""
+        async with a_scene(stack) as scene:
+            [gateway] = stack.gateways
+            tool, replies = scene.tool("/echo"), []
+
+            async def call_until_shut(contract: Contract) -> None:
+                with contextlib.suppress(aiohttp.ClientConnectionError):
+                    while True:
+                        replies.append(await scene.client.call(tool, contract=contract))
+
+            clients = [asyncio.create_task(call_until_shut(contract)) for contract in CONTRACTS * 2]
+            await eventually(lambda: len(replies) > 100)
+            gateway.popen.send_signal(signal.SIGTERM)
+            await asyncio.gather(*clients)
+            assert await ended(gateway) == 0
+            assert {reply.reason for reply in replies} == {""}
+            assert {row.id for row in ledger(stack).values()} == {reply.id for reply in replies}
+        assert_no_faults(*stack.processes)
+
+    async def test_a_request_that_is_not_whole_cannot_hold_it_up(self, stack: Stack):
+        async with a_scene(stack, GATEWAY_SHUTDOWN_GRACE_SECONDS=str(SHORT_GRACE)) as scene:
+            [gateway] = stack.gateways
+            reader, writer = await asyncio.open_connection(*gateway.address.split(":"))
+            head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
+            writer.write(f"{head}Authorization: {scene.client.credential.basic}\r\n\r\n{{".encode())
+            await eventually(lambda: metric(gateway, "naru_gateway_in_flight") == 1)
+            began = time.monotonic()
+            gateway.popen.send_signal(signal.SIGTERM)
+            assert await ended(gateway) == 0
+            assert time.monotonic() - began < SHORT_GRACE + SLACK_SECONDS
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 503 ")
+            assert json.loads(body)["error"]["data"]["reason"] == "SERVICE_UNAVAILABLE"
+            writer.close()
+        assert_no_faults(*stack.processes)
+
     async def test_a_conversation_goes_on_at_another_replica(self, stack: Stack):
         """Cases Y01 and Y02: no replica knows anything of a client, so any of them may end between two requests."""
         async with a_scene(stack) as scene:
@@ -222,7 +261,10 @@ class TestReplicas:
     async def test_one_leaves_under_load_and_another_is_found(
         self, postgresql_stack: Stack, postgresql: PostgresqlServer, nameserver: Nameserver
     ):
-        """Cases S01 and S02: replicas behind one name come and go, and no client hears more than 'come again'."""
+        """Cases S01 and S02: replicas behind one name come and go, and no client hears more than 'come again'.
+
+        A stream that is older than its connection may be goes on all the while.
+        """
         stack = postgresql_stack
         settings = {"REGISTRY_MAX_CONNECTION_AGE_SECONDS": "1"}
         first = stack.registry(**settings)
@@ -230,6 +272,8 @@ class TestReplicas:
         nameserver.addresses = ["127.0.0.1"]
         gateway = stack.gateway(first, GATEWAY_REGISTRY=nameserver.target(port))
         async with opened(stack, first, gateway) as scene:
+            stream = asyncio.create_task(scene.client.call(scene.tool("/gated-progress")))
+            await scene.arrived()
             load = Load(scene.client, scene.tool("/echo"), CONTRACTS, workers=4)
             load.start()
             await load.succeeded(20)
@@ -239,13 +283,17 @@ class TestReplicas:
             assert set(load.reasons()) == {""}
 
             nameserver.addresses = ["127.0.0.2"]
-            assert await asyncio.to_thread(first.stop) == 0
+            first.popen.send_signal(signal.SIGTERM)
+            await closed(first)
             await load.succeeded(20)
+            scene.endpoint.gate.set()
+            assert (await stream).value == {"passed": True}
+            assert await ended(first) == 0
             await load.stop()
             assert set(load.reasons()) <= {"", "SERVICE_UNAVAILABLE"}
             rows = ledger(stack, postgresql)
             assert {row.state for row in rows.values()} == {"SUCCEEDED"}
-            assert len(rows) == load.reasons()[""] == scene.endpoint.executions
+            assert len(rows) == load.reasons()[""] + 1 == scene.endpoint.executions
         assert_no_faults(*stack.processes)
 
 

@@ -289,14 +289,6 @@ class TestAnswers:
                 await ask(path)
             assert caught.value.facts == {"limit_bytes": LIMIT}
 
-    async def test_an_answer_that_fits_no_message_is_too_large(self, endpoint):
-        client = EndpointClient(LOOPBACK, None, 15 * 1024 * 1024)
-        await client.open()
-        request = client.prepare(make_tool(endpoint.url("/size?n=9000000")), "production", b"{}")
-        with pytest.raises(ResultTooLargeError):
-            await client.call(request, call_headers(CALL_ID, "", "", ""), Attempt(), None)
-        await client.close()
-
 
 class TestRefusals:
     @pytest.mark.parametrize("path", ["/401", "/403"])
