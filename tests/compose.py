@@ -18,8 +18,8 @@ from contextlib import contextmanager
 REPLICAS = 3
 SEEN_SECONDS = 60.0
 COMPOSE = ["docker", "compose", "--project-name", "naru-test"]
-# Port 0: a free one, so that a gateway that runs already is not in the way.
-ENVIRON = os.environ | {"GATEWAY_PORT": "0"}
+# A free port and a network of its own: what runs already is not in the way.
+ENVIRON = os.environ | {"GATEWAY_PORT": "0", "TOOLS_SUBNET": "172.30.78.0/24"}
 CALL = {"name": "slow_report", "arguments": {"seconds": 0.2, "steps": 2}}
 
 
