@@ -29,6 +29,9 @@ class Credential(NamedTuple):
     metadata: str
     basic: bool
 
+    def __repr__(self) -> str:
+        return f"Credential(metadata=…, basic={self.basic})"
+
 
 class Unauthenticated(Failure):
     """Failure UNAUTHENTICATED: no credential, or one that cannot be right. `basic` and `tried` shape the challenge."""

@@ -17,6 +17,11 @@ import msgspec
 from msgspec import Raw
 
 MAX_DEPTH = 64
+# Four million bytes can hold two million arrays or members, whose reading would keep everybody else waiting.
+MAX_CONTAINERS = 200_000
+MAX_MEMBERS = 200_000
+# Above this many bytes a body is looked at whole before it is read.
+_LARGE = 256 << 10
 
 NO_FACTS: Mapping[str, object] = {}
 _ABSENT = Raw(b"")
@@ -176,8 +181,8 @@ text = msgspec.json.encode
 def _check_text(body: bytes) -> None:
     try:
         decoded = body.decode()
-        if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
-            _check_depth(body)
+        if len(body) > _LARGE or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+            _check_shape(body)
         _scan(decoded)
         if b"\\ud" in body or b"\\uD" in body:
             _check_surrogates(body)
@@ -189,8 +194,8 @@ def _check_text(body: bytes) -> None:
         raise ProtocolError("PARSE_ERROR", "the body is not JSON") from None
 
 
-def _check_depth(body: bytes) -> None:
-    """Refuses nesting deeper than MAX_DEPTH without recursion and in time linear in the body.
+def _check_shape(body: bytes) -> None:
+    """Refuses what is nested deeper than MAX_DEPTH or has too many parts, without recursion and in linear time.
 
     With the escapes gone every quote delimits a string, so that the even parts are what lies outside strings. What is
     left of those are brackets, each of which is a step down or up.
@@ -198,6 +203,10 @@ def _check_depth(body: bytes) -> None:
     unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     outside = b"".join(unescaped.split(b'"')[::2])
     steps = array("b", outside.translate(_STEPS, _NO_BRACKETS))
+    if len(steps) > 2 * MAX_CONTAINERS:
+        raise _RefusedError(f"more than {MAX_CONTAINERS} arrays and objects")
+    if outside.count(b":") > MAX_MEMBERS:
+        raise _RefusedError(f"more than {MAX_MEMBERS} members of objects")
     if max(accumulate(steps), default=0) > MAX_DEPTH:
         raise _RefusedError(f"nested deeper than {MAX_DEPTH}")
 

@@ -111,6 +111,7 @@ class Shapes:
             info["title"] = server.title
         self._info = text(info)
         self._instructions = text(server.instructions) if server.instructions else b""
+        self._prefix = server.prefix
         self._error_key = f"{server.prefix}/error"
         self._lane_key = f"{server.prefix}/lane"
         self._own_meta = {SERVER_INFO: self._info}
@@ -182,7 +183,7 @@ class Shapes:
             own = dict(self._own_meta) if modern else {}
             if error:
                 own[self._error_key] = error
-            parts += (b',"_meta":', _merged(meta, own), b"}")
+            parts += (b',"_meta":', _merged(meta, own, self._prefix), b"}")
         return b"".join(parts)
 
     def _build_discover(self) -> bytes:
@@ -202,10 +203,10 @@ class Shapes:
 _meta_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def _merged(meta: bytes, own: Mapping[str, bytes]) -> bytes:
-    """Adds our members to the tool's `_meta`; ours win, so that no tool can speak in our name."""
+def _merged(meta: bytes, own: Mapping[str, bytes], prefix: str) -> bytes:
+    """Adds our members to the tool's `_meta`, without those in which it would speak in our name or in MCP's."""
     if not meta:
         return obj(own)
-    if not own:
-        return meta
-    return obj({key: bytes(raw) for key, raw in _meta_members(meta).items()} | dict(own))
+    reserved = (f"{prefix}/", "io.modelcontextprotocol/")
+    theirs = {key: bytes(raw) for key, raw in _meta_members(meta).items() if not key.startswith(reserved)}
+    return obj(theirs | dict(own))

@@ -8,7 +8,7 @@ import ipaddress
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
@@ -50,10 +50,10 @@ class Settings:
     bind: Bind
     registry: str
     execution: str
-    registry_token: str
+    registry_token: str = field(repr=False)
     registry_ca: bytes | None
     registry_cert: bytes | None
-    registry_key: bytes | None
+    registry_key: bytes | None = field(repr=False)
     mcp_paths: tuple[str, ...]
     allowed_origins: frozenset[str]
     allowed_hosts: frozenset[str]

@@ -32,6 +32,9 @@ class Credential(NamedTuple):
     client_id: str
     secret: str
 
+    def __repr__(self) -> str:
+        return f"Credential(client_id={self.client_id!r}, secret=…)"
+
 
 def new_client_id() -> str:
     return CLIENT_ID_PREFIX + _random(21)

@@ -146,6 +146,26 @@ def test_nesting_up_to_64_passes(times, brackets):
 
 
 @pytest.mark.parametrize(
+    ("part", "most", "named"),
+    [("[]", 200_000 - 2, "arrays and objects"), ('"k":1', 200_000, "members of objects")],
+)
+def test_the_parts_of_a_body_are_bounded(part: str, most: int, named: str):
+    """What holds up everybody else while it is read is refused; text may hold as many brackets as it likes."""
+
+    def body(parts: int) -> bytes:
+        if part == "[]":
+            return b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"l":[' + b",".join([b"[]"] * (parts - 1)) + b"]}}"
+        members = b",".join(b'"%d":1' % i for i in range(parts - 4))
+        return b'{"jsonrpc":"2.0","id":1,"method":"m","params":{' + members + b"}}"
+
+    assert isinstance(decode(body(most)), Message)
+    failure = refusal(body(most + 1))
+    assert (failure.reason, failure.detail) == ("PARSE_ERROR", f"more than 200000 {named}")
+    text = json.dumps("[]{}:" * 60_000).encode()
+    assert isinstance(decode(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"t":' + text + b"}}"), Message)
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b"[" * 10_000,

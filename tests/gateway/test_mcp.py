@@ -422,7 +422,7 @@ class TestFailures:
         assert answer.json["result"]["content"][0]["text"] == "done"
 
     async def test_a_result_above_what_grpc_carries(self, gateway, script):
-        script.run = answering(text_result("x" * (17 << 20)))
+        script.run = answering(text_result("x" * (49 << 20)))
         answer = await post(gateway, tool_call(), **AGENT_BUILDER)
         error = answer.json["result"]["_meta"]["xdata.kr/error"]
         assert (error["reason"], error["safe_to_retry"]) == ("RESULT_TOO_LARGE", False)

@@ -213,22 +213,27 @@ def test_a_call_for_modern_clients():
     }
 
 
-def test_meta_of_a_call_is_the_tools_and_ours_and_ours_wins():
-    tool = b'{"k":1.0,"xdata.kr/error":"forged","io.modelcontextprotocol/serverInfo":{"name":"forged"}}'
+def test_meta_of_a_call_is_the_tools_and_ours_and_no_tool_speaks_in_our_name():
+    tool = (
+        b'{"k":1.0,"xdata.kr/error":"forged","xdata.kr\\u002flane":"forged","xdata.krx/y":1,'
+        b'"io.modelcontextprotocol/serverInfo":{"name":"forged"}}'
+    )
     ours = b'{"reason":"TOOL_TIMED_OUT"}'
-    forged = {"name": "forged"}
     assert json.loads(SHAPES.call(legacy("2025-11-25"), CONTENT, meta=b'{"k": 1.0}'))["_meta"] == {"k": 1.0}
     assert json.loads(SHAPES.call(legacy("2025-11-25"), CONTENT, is_error=True, error=ours))["_meta"] == {
         "xdata.kr/error": {"reason": "TOOL_TIMED_OUT"}
     }
     assert json.loads(SHAPES.call(legacy("2025-11-25"), CONTENT, meta=tool, error=ours))["_meta"] == {
         "k": 1.0,
+        "xdata.krx/y": 1,
         "xdata.kr/error": {"reason": "TOOL_TIMED_OUT"},
-        "io.modelcontextprotocol/serverInfo": forged,
     }
+    without_ours = SHAPES.call(legacy("2025-11-25"), CONTENT, meta=tool)
+    assert json.loads(without_ours)["_meta"] == {"k": 1.0, "xdata.krx/y": 1}
     merged = SHAPES.call(MODERN, CONTENT, meta=tool, error=ours)
     assert b'"k":1.0' in merged
-    assert json.loads(merged)["_meta"] == {"k": 1.0, "xdata.kr/error": {"reason": "TOOL_TIMED_OUT"}} | OWN_META
+    expected = {"k": 1.0, "xdata.krx/y": 1, "xdata.kr/error": {"reason": "TOOL_TIMED_OUT"}}
+    assert json.loads(merged)["_meta"] == expected | OWN_META
 
 
 def test_the_golden_examples_of_agent_builder():
