@@ -1,6 +1,5 @@
 """What the demo leaves in a registry: its tools, and an account whose credential lies in a file."""
 
-import os
 import re
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -10,7 +9,7 @@ import msgspec
 from examples.addresses import Addresses
 from naru.v1 import accounts_pb2, registry_pb2
 from registry_service.cli import manifest_file
-from registry_service.cli.access import Access, CliError, Exit
+from registry_service.cli.access import Access, CliError, Exit, write_private
 from registry_service.cli.command import accounts, registry
 
 MANIFEST = Path(__file__).with_name("tools.yaml")
@@ -20,15 +19,6 @@ HOMES = (Addresses.DEMO_URL, "http://demo:9000")
 
 class StartError(Exception):
     """Something that keeps the demo from running, in words for the person at the terminal."""
-
-
-def write_private(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replaces a file, in one step, by one that nobody else may read."""
-    new = path.with_name(path.name + ".new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-        file.write(text)
-    new.replace(path)
 
 
 def apply_manifest(access: Access, demo_url: str) -> int:

@@ -26,9 +26,17 @@ import msgspec
 
 from examples.addresses import AddressError, Addresses
 from examples.processes import Child, StopSignals, stop
-from examples.registration import StartError, apply_manifest, provide_account, renew_secret, write_private
+from examples.registration import StartError, apply_manifest, provide_account, renew_secret
 from registry_service.cli import manifest_file
-from registry_service.cli.access import ADMIN_TOKEN_FILE, CREDENTIAL_FILE, RUN_FILE, STATE_DIRECTORY, Access, CliError
+from registry_service.cli.access import (
+    ADMIN_TOKEN_FILE,
+    CREDENTIAL_FILE,
+    RUN_FILE,
+    STATE_DIRECTORY,
+    Access,
+    CliError,
+    write_private,
+)
 from registry_service.cli.call import Gateway, basic, envelope
 
 START_SECONDS = 60.0

@@ -11,9 +11,9 @@ import secrets
 import sys
 from pathlib import Path
 
-from examples.registration import StartError, apply_manifest, provide_account, write_private
+from examples.registration import StartError, apply_manifest, provide_account
 from registry_service.cli import manifest_file
-from registry_service.cli.access import Access, CliError
+from registry_service.cli.access import Access, CliError, write_private
 
 ROOT = Path("/run/naru")
 CREDENTIALS = ROOT / "demo" / "credentials"

@@ -12,6 +12,7 @@ else a default:
 A secret of `.naru/` is never sent to an address that came from the environment.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -112,8 +113,8 @@ class Access:
         run = read_run(state)
         registry, registry_from = address(environ, "NARU_REGISTRY", run.get("registry"), DEFAULT_REGISTRY)
         url, url_from = address(environ, "NARU_URL", run.get("url"), DEFAULT_URL)
-        if urlsplit(url).scheme not in ("http", "https"):
-            raise CliError(f"{url_from}: {url} does not begin with http:// or https://", Exit.USAGE)
+        if not is_http(url):
+            raise CliError(f"{url_from}: {url} is not a URL that begins with http:// or https://", Exit.USAGE)
         token, token_from = admin_token(environ, state if registry_from == FROM_RUN else None)
         credential, credential_from = account_credential(environ, state if url_from == FROM_RUN else None)
         return cls(
@@ -146,6 +147,13 @@ def address(environ: Mapping[str, str], name: str, of_run: str | None, default: 
     return (of_run, FROM_RUN) if of_run else (default, f"the default of {name}")
 
 
+def is_http(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
+    except ValueError:
+        return False
+
+
 def read_run(state: Path) -> dict[str, str]:
     """Where the processes of the last `make run` listen: `registry` and `url`; empty when there was none."""
     try:
@@ -154,6 +162,15 @@ def read_run(state: Path) -> dict[str, str]:
         return {}
     except (OSError, msgspec.DecodeError) as error:
         raise CliError(f"{state / RUN_FILE}: {error}", Exit.USAGE) from error
+
+
+def write_private(path: Path, text: str, mode: int = 0o600) -> None:
+    """Replaces a file, in one step, by one that nobody else may read. Raises OSError."""
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+        file.write(text)
+    new.replace(path)
 
 
 def read_text(path: Path, setting: str) -> str:

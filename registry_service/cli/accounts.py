@@ -1,6 +1,5 @@
 """`naru account …` and `naru usage`: accounts, their secrets and their counters."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +8,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from naru.v1 import accounts_pb2
 from registry_service.cli import output as out
-from registry_service.cli.access import CliError, Exit
+from registry_service.cli.access import CliError, Exit, write_private
 from registry_service.cli.command import AsJson, access, accounts, command, new_app, pages
 
 app = new_app(help="Makes accounts and changes them.")
@@ -34,22 +33,16 @@ def show_secret(account: accounts_pb2.Account, secret: str, save: Path | None, a
     """The only time that a secret is seen: on the screen, or in a file."""
     credential = f"{account.client_id}:{secret}"
     if save is not None:
-        write_private(save, credential + "\n")
+        try:
+            write_private(save, credential + "\n")
+        except OSError as error:
+            raise CliError(f"--save: cannot write {save}: {error.strerror}", Exit.USAGE) from error
     shown = {} if save is not None else {"secret": secret, "credential": credential}
     if as_json:
         out.show_json({**out.account_dict(account), **shown})
         return
     show_account(account, as_json=False)
     out.show(f"credential saved in {save}" if save else f"credential, shown this once: {credential}")
-
-
-def write_private(path: Path, text: str) -> None:
-    try:
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-    except OSError as error:
-        raise CliError(f"--save: cannot write {path}: {error.strerror}", Exit.USAGE) from error
 
 
 @command(app, "create")

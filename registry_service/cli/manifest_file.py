@@ -209,7 +209,7 @@ class JsonWriter:
         return json.dumps(text, ensure_ascii=False)
 
     def substitute(self, node: yaml.Node, text: str, path: Steps) -> str:
-        if "endpoint" not in path:
+        if not is_endpoint(path):
             return text
 
         def replace(match: re.Match[str]) -> str:
@@ -219,6 +219,11 @@ class JsonWriter:
             return self.variables.get(name, "")
 
         return VARIABLE.sub(replace, text)
+
+
+def is_endpoint(path: Steps) -> bool:
+    """Whether this is within a tool's endpoint: elsewhere, in a description say, `${NAME}` is just text."""
+    return len(path) > 3 and path[0] == "tools" and path[2] == "endpoint"
 
 
 def is_version(path: Steps) -> bool:

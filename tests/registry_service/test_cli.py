@@ -427,3 +427,11 @@ def test_the_installed_command_is_this_one(run):
         check=True,
     )
     assert len(json.loads(said.stdout)) >= 6
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://", "ftp://127.0.0.1/mcp", "127.0.0.1:8080", "http:///mcp"])
+def test_an_address_that_is_none_is_named(naru, url):
+    said = naru("call", "echo", NARU_URL=url)
+    assert said.code == 2
+    assert "NARU_URL" in said.err
+    assert url in said.err.replace("\n", "")

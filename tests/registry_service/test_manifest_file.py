@@ -69,11 +69,13 @@ def test_variables_are_filled_in_below_endpoint_and_nowhere_else():
     source = """
 tools:
 - description: costs ${URL}
+  inputSchema: {properties: {endpoint: {description: "like ${HOME}"}}}
   endpoint:
     production: {url: "${URL}/a/{id}?x=${X}", headers: {X-Key: "${secret:key}", X-Plain: "${X}"}}
 """
     tool = json.loads(text_of(source, URL="http://tools", X="1"))["tools"][0]
     assert tool["description"] == "costs ${URL}"
+    assert tool["inputSchema"]["properties"]["endpoint"]["description"] == "like ${HOME}"
     assert tool["endpoint"]["production"] == {
         "url": "http://tools/a/{id}?x=1",
         "headers": {"X-Key": "${secret:key}", "X-Plain": "1"},
