@@ -15,6 +15,7 @@ def lines():
     """Logs into a pipe; returns a function that reads the records written so far."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
+    telemetry.configure_logging("INFO").drain()  # what earlier tests have left
     telemetry.configure_logging("INFO", writer)
     yield lambda: [json.loads(line) for line in os.read(reader, 1 << 16).decode().splitlines()]
     os.close(reader)
