@@ -4,6 +4,7 @@ The order of the checks is fixed: Host 421, Origin 403, path 404 and method 405,
 Content-Type 415, Accept 406 (a notification needs none), size 413, then the message itself.
 """
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable

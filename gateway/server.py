@@ -25,8 +25,8 @@ MAX_HEAD_BYTES: Final = 64 << 10
 GC_THRESHOLD = (20_000, 20, 20)
 # Longer than the usual 60 s of a load balancer, so that it is never us who close a connection that it is about to use.
 _KEEP_ALIVE_SECONDS = 75
-# How long the last messages may take to be written once the grace is over.
-_FAREWELL_SECONDS = 5
+# How long the last messages may take to be written once the grace is over. Above the time that a refusal lingers.
+_FAREWELL_SECONDS = 3
 # How long a client that is refused may go on sending before its connection is closed.
 _LINGER_SECONDS = 2.0
 _UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:", re.IGNORECASE)
@@ -59,7 +59,7 @@ async def serve(settings: Settings) -> None:
         proxy_headers=bool(settings.forwarded_allow_ips),
         forwarded_allow_ips=settings.forwarded_allow_ips or None,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=math.ceil(settings.shutdown_grace) + _FAREWELL_SECONDS,
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_grace) + 2 * _FAREWELL_SECONDS,
     )
     await Server(config, gateway, settings.shutdown_grace, facts).serve(sockets=[listener])
 
@@ -93,7 +93,7 @@ class Server(uvicorn.Server):
         if self._gateway.mcp.answers.ended:
             self.force_exit = True
         elif self.should_exit:
-            self._gateway.end_answers()
+            self._end_answers()
         else:
             self._gateway.stop()
             self._gateway.mcp.log.info("gateway stopping", grace_seconds=self._grace)
@@ -109,20 +109,34 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stops accepting, lets what is running end, and ends it itself when the grace is over."""
-        end = asyncio.get_running_loop().call_later(self._grace, self._gateway.end_answers)
+        end = asyncio.get_running_loop().call_later(self._grace, self._end_answers)
         await super().shutdown(sockets)
         end.cancel()
         self._gateway.mcp.log.info("gateway stopped")
+
+    def _end_answers(self) -> None:
+        self._gateway.end_answers()
+        asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, self._cut_connections)
+
+    def _cut_connections(self) -> None:
+        """Whoever has not read the last message by now does not read: closing in order would wait for it for ever."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 class Protocol(HttpToolsProtocol):
     """uvicorn's, with a limit on the head of a request, and with JSON in answer to what is no HTTP."""
 
     wording: ClassVar = Wording("ko", "xdata.kr")
+    # How long a request may take to come whole, from its first byte.
+    request_seconds: ClassVar = 60.0
 
     _in_head = True
     _head_bytes = 0
+    # What has come since the last piece of a body: trailers, or framing without end.
+    _tail_bytes = 0
     _refused = False
+    _impatience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Limits how long a new connection may say nothing."""
@@ -137,22 +151,51 @@ class Protocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if b"pgrade" in data or b"PGRADE" in data:
                 data = _without_upgrade(data)
+        else:
+            self._tail_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+        if self.transport.is_closing() or self._refused:
+            return
+        if max(self._head_bytes, self._tail_bytes) > MAX_HEAD_BYTES:
             self._refuse(431, "the headers are too large")
+        elif self._impatience is None and (self._head_bytes or not self._in_head):
+            late = "the request took too long to come"
+            self._impatience = self.loop.call_later(self.request_seconds, self._refuse, 408, late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing more is waited for."""
+        self._be_patient()
+        super().connection_lost(exc)
 
     def on_message_complete(self) -> None:
         """The next head begins."""
         self._in_head = True
-        self._head_bytes = 0
+        self._head_bytes = self._tail_bytes = 0
+        self._be_patient()
         super().on_message_complete()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Passes over trailers: nobody reads them."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a piece of the body."""
+        self._tail_bytes = 0
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         """A head is whole; one that came in a single piece is measured here."""
         self._in_head = False
+        self._head_bytes = 0
         if sum([len(value) for _, value in self.headers]) + len(self.url) > MAX_HEAD_BYTES:
             self.app = Reply(431, self._complaint("the headers are too large"), unread=True, closing=True)
         super().on_headers_complete()
+
+    def _be_patient(self) -> None:
+        if self._impatience is not None:
+            self._impatience.cancel()
+            self._impatience = None
 
     def send_400_response(self, msg: str) -> None:
         """Answers what is no HTTP."""

@@ -1,5 +1,6 @@
 """A real PostgreSQL server for tests, from a wheel; no system install, and it works as root too."""
 
+import os
 import shutil
 import tempfile
 import warnings
@@ -7,6 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+
+# As root the server's commands run as another user, for which Python forks; gRPC's handlers around that, which are for
+# children that go on with gRPC, would run in a child that only becomes another program. Read when gRPC starts.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 with warnings.catch_warnings():
     # platformdirs, at import: where there is no XDG_RUNTIME_DIR it says so.

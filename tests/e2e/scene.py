@@ -173,18 +173,18 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> Open:
         """Sends a request, with its id for its progress token, and waits for the head of the answer."""
-        id = next(_ids)
-        params = {**(params or {}), "_meta": {"progressToken": id}}
+        number = next(_ids)
+        params = {**(params or {}), "_meta": {"progressToken": number}}
         sent = {"Accept": contract.accept, "Authorization": self.credential.basic, **(headers or {})}
         if contract.modern:
             params["_meta"] |= {f"{_META}protocolVersion": _MODERN, f"{_META}clientCapabilities": {}}
             sent |= {"MCP-Protocol-Version": _MODERN, "Mcp-Method": method}
             if "name" in params:
                 sent["Mcp-Name"] = params["name"]
-        message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         async with asyncio.timeout(ANSWER_SECONDS):
             response = await self._session.post(f"{self.gateway.url}/mcp", json=message, headers=sent)
-        return Open(response, id)
+        return Open(response, number)
 
     async def ask(
         self, method: str, params: dict[str, Any] | None = None, contract: Contract = Contract.LEGACY
@@ -213,6 +213,33 @@ class Client:
             return response.status, await response.json()
 
 
+class Row(NamedTuple):
+    """A call in the ledger. `id` is the JSON-RPC id that it was asked for with, of which tests use numbers only."""
+
+    call_id: str
+    client_id: str
+    id: int
+    state: str
+
+
+_QUERY = "SELECT call_id, client_id, request_id, state FROM calls"
+
+
+def ledger(stack: Stack, postgresql: PostgresqlServer | None = None) -> dict[str, Row]:
+    """All calls in the ledger, by call id, read from the database itself: the contract lists none."""
+    if postgresql is None:
+        path = stack.database_url.removeprefix("sqlite:///")
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+            rows = [[str(column) for column in row] for row in connection.execute(_QUERY)]
+    else:
+        rows = [line.split("|") for line in postgresql.query(_QUERY, stack.database_url).splitlines()]
+    state = execution_pb2.Call.State.Name
+    return {
+        call_id: Row(call_id, client_id, int(request_id), state(execution_pb2.Call.State.ValueType(int(number))))
+        for call_id, client_id, request_id, number in rows
+    }
+
+
 @dataclass
 class Scene:
     """See the module."""
@@ -230,6 +257,11 @@ class Scene:
 
     def state(self, call_id: str) -> str:
         return state_of(self.admin, call_id)
+
+    def rows(self, postgresql: PostgresqlServer | None = None) -> dict[str, Row]:
+        """The calls of the scene's account in the ledger, by call id."""
+        own = self.client.credential.client_id
+        return {call_id: row for call_id, row in ledger(self.stack, postgresql).items() if row.client_id == own}
 
     async def settled(self, call_id: str, seconds: float = 10.0) -> str:
         """The state in the ledger, once the call has one."""
@@ -284,33 +316,6 @@ async def opened(stack: Stack, registry: Process, gateway: Process) -> AsyncIter
     credential = admin.create_account()
     async with ScriptedEndpoint() as endpoint, client_session() as session:
         yield Scene(stack, admin, endpoint, Client(session, gateway, credential))
-
-
-class Row(NamedTuple):
-    """A call in the ledger. `id` is the JSON-RPC id that it was asked for with, of which tests use numbers only."""
-
-    call_id: str
-    client_id: str
-    id: int
-    state: str
-
-
-_QUERY = "SELECT call_id, client_id, request_id, state FROM calls"
-
-
-def ledger(stack: Stack, postgresql: PostgresqlServer | None = None) -> dict[str, Row]:
-    """All calls in the ledger, by call id, read from the database itself: the contract lists none."""
-    if postgresql is None:
-        path = stack.database_url.removeprefix("sqlite:///")
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-            rows = [[str(column) for column in row] for row in connection.execute(_QUERY)]
-    else:
-        rows = [line.split("|") for line in postgresql.query(_QUERY, stack.database_url).splitlines()]
-    state = execution_pb2.Call.State.Name
-    return {
-        call_id: Row(call_id, client_id, int(id), state(execution_pb2.Call.State.ValueType(int(number))))
-        for call_id, client_id, id, number in rows
-    }
 
 
 def assert_usage_is_ledger(admin: Admin, rows: Mapping[str, Row]) -> None:

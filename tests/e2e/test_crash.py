@@ -1,4 +1,4 @@
-"""kill -9 of a registry in the middle of load: what clients were told is true, and the ledger knows all that happened."""
+"""kill -9 in the middle of load: what clients were told is true, and the ledger knows all that happened."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Broken links: gateway to registry, registry to its database, registry to an endpoint. What is said, and what heals."""
+"""Broken links: gateway to registry, registry to database, registry to endpoint. What is said, and what heals."""
 
 import asyncio
 import signal
@@ -102,7 +102,7 @@ async def assert_all_unavailable(scene: Scene, tool: str) -> None:
 
 class TestRegistry:
     async def test_it_dies_in_the_middle_of_calls_and_comes_back(self, stack: Stack):
-        """What runs is unknown, in the middle of a stream too; what comes meanwhile is safe; then the next call works."""
+        """What runs is unknown, also in the middle of a stream; what comes meanwhile is safe; then calls work."""
         registry = stack.registry()
         gateway = stack.gateway(registry)
         async with opened(stack, registry, gateway) as scene:
@@ -172,7 +172,7 @@ class TestRegistry:
         assert_no_faults(*stack.processes)
 
     async def test_a_slow_tool_meets_the_gateways_deadline_and_hears_of_it(self, scene: Scene):
-        """The registry answers before the deadline is over, so that the client gets the reason and not a broken link."""
+        """The registry answers before the deadline is over, so that the client gets the reason, not a broken link."""
         gateway = await asyncio.to_thread(scene.stack.gateway, GATEWAY_CALL_TIMEOUT_SECONDS="1")
         tool, client = scene.tool("/hang"), scene.client.of(gateway)
         for reply in await asyncio.gather(*(client.call(tool, contract=contract) for contract in CONTRACTS)):
@@ -260,7 +260,6 @@ class TestDatabase:
                 assert len(rows) == scene.endpoint.executions == 11
                 assert_usage_is_ledger(scene.admin, rows)
         assert_no_faults(*stack.processes)
-
 
     async def test_a_replica_without_its_database_gets_no_calls(self, stack: Stack):
         """Its neighbour does, and all of them: the gateway asks replicas how they are."""

@@ -1,0 +1,88 @@
+"""gateway/server.py: requests that never end, on real sockets."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+import uvicorn
+
+from gateway.asgi import Reply, whole_body
+from gateway.server import MAX_HEAD_BYTES, Protocol
+
+PATIENCE = 10.0
+HEAD = b"POST /mcp HTTP/1.1\r\nHost: a\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+class Impatient(Protocol):
+    request_seconds = 0.2
+
+
+async def reading(scope, receive, send):
+    """Answers with how many bytes and header lines it got."""
+    if scope["type"] == "http":
+        body = await whole_body({}, receive, 1 << 20)
+        text = json.dumps([len(body), len(scope["headers"])]).encode()
+        await Reply(200, text)(scope, receive, send)
+
+
+@asynccontextmanager
+async def connected(protocol: type[Protocol]):
+    config = uvicorn.Config(reading, http=protocol, port=0, log_config=None, lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    async with asyncio.timeout(PATIENCE):
+        while not server.started:
+            await asyncio.sleep(0.01)
+        reader, writer = await asyncio.open_connection(*server.servers[0].sockets[0].getsockname()[:2])
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            server.should_exit = True
+            await serving
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, object]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    return int(head.split()[1]), json.loads(await reader.readexactly(length))
+
+
+LENGTH = HEAD + b"Content-Length: 10\r\n\r\n"
+
+
+@pytest.mark.parametrize("start", [b"P", b"POST /mcp HTT", HEAD, LENGTH, LENGTH + b"12", CHUNKED + b"2\r\n1"])
+async def test_a_request_that_does_not_come_whole_is_answered_and_closed(start: bytes):
+    async with connected(Impatient) as (reader, writer):
+        writer.write(start)
+        status, body = await answer(reader)
+        assert (status, body["error"]["data"]["reason"]) == (408, "INVALID_REQUEST")
+        assert await reader.read() == b""
+
+
+async def test_the_time_is_that_of_one_request():
+    """A connection may live on, and its next request begins anew."""
+    async with connected(Impatient) as (reader, writer):
+        for _ in range(4):
+            writer.write(HEAD + b"Content-Length: 2\r\n\r\n1")
+            await asyncio.sleep(Impatient.request_seconds / 2)
+            writer.write(b"2")
+            assert await answer(reader) == (200, [2, 2])
+
+
+async def test_trailers_are_passed_over():
+    async with connected(Protocol) as (reader, writer):
+        writer.write(CHUNKED + b"2\r\n12\r\n0\r\nX-Late: 1\r\nAuthorization: Basic x\r\n\r\n")
+        assert await answer(reader) == (200, [2, 2])
+
+
+@pytest.mark.parametrize("line", [b"X-Late: " + b"y" * 1000 + b"\r\n", b"y" * 1000])
+async def test_trailers_without_end_are_refused(line: bytes):
+    async with connected(Protocol) as (reader, writer):
+        writer.write(CHUNKED + b"0\r\nX-First: ")
+        for _ in range(2 * MAX_HEAD_BYTES // len(line)):
+            writer.write(line)
+        status, body = await answer(reader)
+        assert (status, body["error"]["data"]["reason"]) == (431, "INVALID_REQUEST")
