@@ -60,11 +60,6 @@ def accept(header: str | None) -> Accept:
     return _cached(header) if len(header) <= _CACHED_LENGTH else _read(header)
 
 
-def negotiate(header: str | None) -> Carriage | None:
-    """Chooses how to answer; None means 406."""
-    return accept(header).carriage
-
-
 def single(carriage: Carriage) -> Carriage:
     """How an answer travels that is one message for certain."""
     return Carriage.JSON if carriage is Carriage.LATE else carriage

@@ -29,7 +29,6 @@ class Meta(msgspec.Struct, frozen=True):
     log_level: bytes = b""
     traceparent: str = ""
     tracestate: str = ""
-    baggage: str = ""
     fault: str = ""
 
 
@@ -47,7 +46,6 @@ class _Members(msgspec.Struct):
     log_level: Raw = field(name=LOG_LEVEL, default=_ABSENT)
     traceparent: Raw = _ABSENT
     tracestate: Raw = _ABSENT
-    baggage: Raw = _ABSENT
 
 
 class _WithMeta(msgspec.Struct):
@@ -67,10 +65,6 @@ class _Initialize(msgspec.Struct):
     version: str = field(name="protocolVersion")
 
 
-class _Cancelled(msgspec.Struct):
-    request: Raw = field(name="requestId", default=_ABSENT)
-
-
 NO_META = Meta()
 
 _with_meta = msgspec.json.Decoder(_WithMeta).decode
@@ -78,7 +72,6 @@ _members = msgspec.json.Decoder(_Members).decode
 _call_tool = msgspec.json.Decoder(_CallTool).decode
 _list_tools = msgspec.json.Decoder(_ListTools).decode
 _initialize = msgspec.json.Decoder(_Initialize).decode
-_cancelled = msgspec.json.Decoder(_Cancelled).decode
 
 
 def meta_of(message: Message) -> Meta:
@@ -102,7 +95,6 @@ def meta_of(message: Message) -> Meta:
         log_level=bytes(members.log_level),
         traceparent=string(bytes(members.traceparent)) or "",
         tracestate=string(bytes(members.tracestate)) or "",
-        baggage=string(bytes(members.baggage)) or "",
         fault=fault,
     )
 
@@ -136,12 +128,6 @@ def initialize_version(message: Message, meta: Meta) -> str:
         return _initialize(message.params).version
     except msgspec.ValidationError as invalid:
         raise _invalid(message, invalid) from None
-
-
-def cancelled_request(message: Message) -> bytes | None:
-    """Reads the JSON text of the id that `notifications/cancelled` names; None where it names none."""
-    request = bytes(_cancelled(message.params).request)
-    return request if request and is_id(request) else None
 
 
 def _check_meta(message: Message, meta: Meta) -> None:

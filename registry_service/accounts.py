@@ -1,7 +1,5 @@
 """Accounts, their secrets and their usage."""
 
-import base64
-import binascii
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +9,6 @@ from zoneinfo import ZoneInfo
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
-from google.protobuf.timestamp_pb2 import Timestamp
 from sqlalchemy import select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -29,13 +26,12 @@ from registry_service.errors import (
     TokenInvalidError,
 )
 from registry_service.models import Account, Secret, Usage, now_micros
+from registry_service.pages import key_after, page_size, page_token, timestamp
 from registry_service.plans import Plan
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 SEOUL = ZoneInfo("Asia/Seoul")
-DEFAULT_PAGE = 100
-MAX_PAGE = 1000
 MAX_DISPLAY_NAME = 200
 
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
@@ -75,18 +71,17 @@ class AccountsServicer(accounts_pb2_grpc.AccountsServicer):
     async def ListAccounts(  # noqa: N802
         self, request: accounts_pb2.ListAccountsRequest, context: Context
     ) -> accounts_pb2.ListAccountsResponse:
-        size = _page_size(request.page_size)
+        size = page_size(request.page_size)
         query = select(Account).order_by(Account.create_time, Account.client_id).limit(size + 1)
         if request.page_token:
-            query = query.where(tuple_(Account.create_time, Account.client_id) > _read_page_token(request.page_token))
+            query = query.where(tuple_(Account.create_time, Account.client_id) > _position(request.page_token))
         async with self._database.sessions() as session:
             rows = list(await session.scalars(query))
             page, rest = rows[:size], rows[size:]
             live = await _live_secrets(session, [row.client_id for row in page])
         accounts = [_account(row, live.get(row.client_id, [])) for row in page]
-        return accounts_pb2.ListAccountsResponse(
-            accounts=accounts, next_page_token=_page_token(page[-1]) if rest else ""
-        )
+        last = f"{page[-1].create_time}:{page[-1].client_id}" if rest else None
+        return accounts_pb2.ListAccountsResponse(accounts=accounts, next_page_token=page_token("accounts", last))
 
     async def GetAccount(  # noqa: N802
         self, request: accounts_pb2.GetAccountRequest, context: Context
@@ -237,14 +232,10 @@ def _account(account: Account, live: Iterable[Secret]) -> accounts_pb2.Account:
         display_name=account.display_name,
         plan=account.plan,
         state=accounts_pb2.Account.State.ValueType(account.state),
-        secrets=[secret(id=row.id, hint=row.hint, create_time=_timestamp(row.create_time)) for row in live],
-        create_time=_timestamp(account.create_time),
-        update_time=_timestamp(account.update_time),
+        secrets=[secret(id=row.id, hint=row.hint, create_time=timestamp(row.create_time)) for row in live],
+        create_time=timestamp(account.create_time),
+        update_time=timestamp(account.update_time),
     )
-
-
-def _timestamp(micros: int) -> Timestamp:
-    return Timestamp(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)
 
 
 def _display_name(text: str, field: str) -> str:
@@ -267,22 +258,9 @@ def _month(text: str) -> str:
     return text or datetime.now(SEOUL).strftime("%Y-%m")
 
 
-def _page_size(size: int) -> int:
-    if size < 0:
-        raise RequestInvalidError("page_size is negative", field="page_size", detail="negative")
-    return min(size or DEFAULT_PAGE, MAX_PAGE)
-
-
-def _page_token(last: Account) -> str:
-    return base64.urlsafe_b64encode(f"{last.create_time}:{last.client_id}".encode()).decode()
-
-
-def _read_page_token(token: str) -> tuple[int, str]:
-    try:
-        time, _, client_id = base64.urlsafe_b64decode(token.encode("ascii")).decode("ascii").partition(":")
-        position = int(time), client_id
-    except (ValueError, binascii.Error):
-        raise PageTokenInvalidError("page_token is not one that this service issued") from None
-    if not 0 <= position[0] < 2**63 or not client_id.isprintable():
-        raise PageTokenInvalidError("page_token is not one that this service issued")
-    return position
+def _position(token: str) -> tuple[int, str]:
+    """Where a page continues: after the account of this time of creation and this client id."""
+    time, _, client_id = key_after("accounts", token).partition(":")
+    if not time.isdecimal() or int(time) >= 2**63:
+        raise PageTokenInvalidError("the page token is not one that this service issued for this list")
+    return int(time), client_id

@@ -6,7 +6,6 @@ from typing import Any
 
 import grpc
 import msgspec
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from naru.v1 import errors_pb2, execution_pb2, execution_pb2_grpc
 from registry_service.caller import CALLER, Caller
@@ -26,6 +25,7 @@ from registry_service.errors import (
 )
 from registry_service.ledger import CALL_ID, Ledger
 from registry_service.models import Call as CallRow
+from registry_service.pages import timestamp
 
 _decode = msgspec.json.Decoder().decode
 
@@ -181,10 +181,6 @@ def _message(row: CallRow) -> execution_pb2.Call:
         reason=errors_pb2.Reason.ValueType(row.reason),
         session_id=row.session_id,
         request_id=row.request_id,
-        create_time=_timestamp(row.create_time),
-        settle_time=None if row.settle_time is None else _timestamp(row.settle_time),
+        create_time=timestamp(row.create_time),
+        settle_time=None if row.settle_time is None else timestamp(row.settle_time),
     )
-
-
-def _timestamp(micros: int) -> Timestamp:
-    return Timestamp(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)

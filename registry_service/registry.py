@@ -1,15 +1,13 @@
 """The Registry service: tools, their versions, which of those are active, manifests, and what an account may see."""
 
 import asyncio
-import base64
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 import msgspec
 from google.protobuf.empty_pb2 import Empty
-from google.protobuf.timestamp_pb2 import Timestamp
 from packaging.version import Version
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -32,11 +30,10 @@ from registry_service.errors import (
 )
 from registry_service.manifest import Known, Steps, plan_steps, read_manifest
 from registry_service.models import Tool, ToolVersion, now_micros
+from registry_service.pages import MAX_PAGE, key_after, page_size, page_token, timestamp
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-DEFAULT_PAGE = 100
-MAX_PAGE = 1000
 # A page ends where its JSON grows beyond this: a gRPC message may have 16 MiB.
 MAX_PAGE_BYTES = 8 * 1024 * 1024
 MAX_FAULTS_TOLD_BYTES = 4096
@@ -53,17 +50,17 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
     async def ListTools(  # noqa: N802
         self, request: registry_pb2.ListToolsRequest, context: Context
     ) -> registry_pb2.ListToolsResponse:
-        size = _page_size(request.page_size, DEFAULT_PAGE)
+        size = page_size(request.page_size)
         # Names sort by their bytes, whatever the collation of the database.
         name = Tool.name.collate("C" if self._database.dialect == "postgresql" else "BINARY")
         query = select(Tool).where(Tool.delete_time.is_(None)).order_by(name).limit(size + 1)
         if request.page_token:
-            query = query.where(name > _after("tools", request.page_token))
+            query = query.where(name > key_after("tools", request.page_token))
         async with self._database.sessions() as session:
             rows = (await session.scalars(query)).all()
             tools = await _tools(session, rows[:size])
         more = rows[size - 1].name if len(rows) > size else None
-        return registry_pb2.ListToolsResponse(tools=tools, next_page_token=_page_token("tools", more))
+        return registry_pb2.ListToolsResponse(tools=tools, next_page_token=page_token("tools", more))
 
     async def GetTool(  # noqa: N802
         self, request: registry_pb2.GetToolRequest, context: Context
@@ -85,7 +82,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
     async def ListToolVersions(  # noqa: N802
         self, request: registry_pb2.ListToolVersionsRequest, context: Context
     ) -> registry_pb2.ListToolVersionsResponse:
-        size = _page_size(request.page_size, DEFAULT_PAGE)
+        size = page_size(request.page_size)
         kind = f"versions of {request.tool}"
         after = _after_version(kind, request.page_token)
         async with self._database.sessions() as session:
@@ -98,7 +95,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
             rows = {row.version: row for row in await session.scalars(select(ToolVersion).where(*chosen))}
         more = page[-1] if len(page) < len(rest) else None
         return registry_pb2.ListToolVersionsResponse(
-            tool_versions=[_tool_version(rows[version]) for version in page], next_page_token=_page_token(kind, more)
+            tool_versions=[_tool_version(rows[version]) for version in page], next_page_token=page_token(kind, more)
         )
 
     async def GetToolVersion(  # noqa: N802
@@ -176,10 +173,10 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
         view = await self._catalog.fresh()
         account = authenticate(view, self._pepper, CALLER.get().credential)
         lane = account.plan.lane(request.requested_lane)
-        size = _page_size(request.page_size, MAX_PAGE)
+        size = page_size(request.page_size, MAX_PAGE)
         listing = view.listing(account, lane)
         if request.page_token:
-            after = _after("catalog", request.page_token)
+            after = key_after("catalog", request.page_token)
             listing = listing[bisect_right(listing, after, key=lambda entry: entry.name) :]
         sizes = [len(entry.mcp_tool) + len(entry.legacy_mcp_tool) for entry in listing[:size]]
         page = listing[: _fitting(sizes)]
@@ -187,7 +184,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
         shown = registry_pb2.ListCatalogResponse.Entry
         return registry_pb2.ListCatalogResponse(
             entries=[shown(tool=entry.mcp_tool, legacy_tool=entry.legacy_mcp_tool) for entry in page],
-            next_page_token=_page_token("catalog", more),
+            next_page_token=page_token("catalog", more),
             lane=lane,
         )
 
@@ -299,8 +296,8 @@ def _tool_message(tool: Tool, versions: Sequence[tuple[str, bool]]) -> registry_
         name=tool.name,
         active_versions=sorted(active, key=Version, reverse=True),
         version_count=len(versions),
-        create_time=_timestamp(tool.create_time),
-        update_time=_timestamp(tool.update_time),
+        create_time=timestamp(tool.create_time),
+        update_time=timestamp(tool.update_time),
     )
 
 
@@ -310,12 +307,8 @@ def _tool_version(row: ToolVersion) -> registry_pb2.ToolVersion:
         version=row.version,
         active=row.active,
         definition=row.definition,
-        create_time=_timestamp(row.create_time),
+        create_time=timestamp(row.create_time),
     )
-
-
-def _timestamp(micros: int) -> Timestamp:
-    return Timestamp(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)
 
 
 def _read_version(text: str) -> Version:
@@ -337,12 +330,6 @@ def _told(faults: Sequence[Fault]) -> list[Fact]:
     return told
 
 
-def _page_size(size: int, default: int) -> int:
-    if size < 0:
-        raise RequestInvalidError("page_size is negative", field="page_size", detail="negative")
-    return min(size or default, MAX_PAGE)
-
-
 def _fitting(sizes: Sequence[int]) -> int:
     """Returns how many of the first items fit into a page: one at least, if there is one."""
     total = 0
@@ -353,35 +340,10 @@ def _fitting(sizes: Sequence[int]) -> int:
     return len(sizes)
 
 
-class _Position(NamedTuple):
-    """Where a page ended: the list, and the key of the last item."""
-
-    kind: str
-    key: str
-
-
-_POSITION = msgspec.json.Decoder(_Position)
-
-
-def _page_token(kind: str, key: str | None) -> str:
-    return "" if key is None else base64.urlsafe_b64encode(msgspec.json.encode(_Position(kind, key))).decode()
-
-
-def _after(kind: str, page_token: str) -> str:
-    """Returns the key of the item that a page continues after."""
-    try:
-        position = _POSITION.decode(base64.b64decode(page_token.encode("ascii"), altchars=b"-_", validate=True))
-    except (ValueError, msgspec.MsgspecError):
-        raise PageTokenInvalidError("the page token is not one that this service issued") from None
-    if position.kind != kind or not position.key.isprintable():
-        raise PageTokenInvalidError("the page token is not one that this service issued for this list")
-    return position.key
-
-
 def _after_version(kind: str, page_token: str) -> Version | None:
     if not page_token:
         return None
     try:
-        return read_version(_after(kind, page_token))
+        return read_version(key_after(kind, page_token))
     except ValueError:
         raise PageTokenInvalidError("the page token is not one that this service issued for this list") from None

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import uvicorn
@@ -44,7 +45,7 @@ async def connected(protocol: type[Protocol]):
             await serving
 
 
-async def answer(reader: asyncio.StreamReader) -> tuple[int, object]:
+async def answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
     return int(head.split()[1]), json.loads(await reader.readexactly(length))
