@@ -73,7 +73,7 @@ down: ## Stop the containers
 	docker compose down
 
 .PHONY: compose-test
-compose-test: $(VENV)/.dev ## Prove the containers, once built: three registries, a call in each mode
+compose-test: $(VENV)/.dev ## Prove the containers: three registries, a call in each mode
 	@$(PY) -m tests.compose
 
 .PHONY: lock

@@ -42,7 +42,9 @@ def kept(path: Path, mode: int = 0o600) -> str:
 
 
 def register() -> None:
-    access = Access.from_env(os.environ, Path("/"))
+    # The credential of the environment is the one that is made here.
+    environ = {name: value for name, value in os.environ.items() if name != "NARU_CREDENTIALS"}
+    access = Access.from_env(environ, Path("/"))
     tools = apply_manifest(access, os.environ["DEMO_URL"])
     provide_account(access, CREDENTIALS)
     print(f"{tools} demo tools are registered; the credential of the demo account lies in {CREDENTIALS}", flush=True)

@@ -1,8 +1,8 @@
-"""`make compose-test`: brings the containers up with three registries, calls in each mode, and takes them down again.
+"""`make compose-test`: builds, brings the containers up with three registries, calls in each mode, and takes them down.
 
     python -m tests.compose
 
-Needs a Docker engine, and the images built. Exit code 1, with what went wrong, if anything is not as it must be.
+Needs a Docker engine. Exit code 1, with what went wrong, if anything is not as it must be.
 """
 
 import base64
@@ -31,6 +31,7 @@ def compose(*arguments: str) -> str:
 @contextmanager
 def running() -> Iterator[None]:
     try:
+        compose("build", "--quiet")
         compose("up", "--detach", "--wait", "--no-build", "--pull", "never", "--scale", f"registry={REPLICAS}")
         yield
     except BaseException:
