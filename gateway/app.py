@@ -34,6 +34,8 @@ _CHANNEL_OPTIONS = (
         "grpc.service_config",
         '{"loadBalancingConfig":[{"round_robin":{}}],"healthCheckConfig":{"serviceName":""}}',
     ),
+    # A registry that hangs is noticed this long after a ping that it does not answer; gRPC's own default is a minute.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
     # How long one attempt to connect may take, and how soon the next follows.
     ("grpc.min_reconnect_backoff_ms", 3000),

@@ -149,8 +149,10 @@ class McpEndpoint:
         """Refuses what a web page could make a browser send (DNS rebinding), before anything else is looked at."""
         host = text(headers, b"host").lower()
         hosts = self.settings.allowed_hosts
-        if host not in hosts and (host.endswith("]") or host.rpartition(":")[0] not in hosts):
-            raise Failure("HOST_NOT_ALLOWED")
+        if host not in hosts:
+            name, colon, port = host.rpartition(":")
+            if not colon or name not in hosts or not (port.isascii() and port.isdecimal()):
+                raise Failure("HOST_NOT_ALLOWED")
         origin = headers.get(b"origin")
         if origin is None:
             return

@@ -160,7 +160,7 @@ def describe(
         "reason": reason,
         "error_code": entry.error_code,
         "safe_to_retry": safe,
-        "next_action": next_action(reason, safe_to_retry=safe, locale=wording.locale),
+        "next_action": next_action(reason, safe_to_retry=safe, locale=wording.locale, detail=facts.get("detail")),
     }
     if not bare:
         if entry.next_method:

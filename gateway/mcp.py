@@ -8,7 +8,7 @@ Each RPC has a deadline, and none waits for a connection: a registry that is awa
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import grpc
@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # stubs of asynchronous channels exist for the type checker o
 Items: TypeAlias = AsyncGenerator[Frame | Progress, None]
 
 _MAX_CORRELATION = 256
+_CALL_ID_KEY = "x-naru-call-id"
 _UNREAD = Message(id=None, method="", params=b"{}")
 
 
@@ -213,6 +214,8 @@ async def _run(edge: Edge, request: Request, call: CallToolRequest) -> Items:
     rpc = edge.execution.CallTool(call, metadata=_metadata(edge, request), timeout=edge.call_timeout)
     token = progress_token(request.dialect, request.accept, request.meta, request.id)
     try:
+        if not call.stream:  # a call that takes long tells its id before its end
+            request.call_id = _told_call_id(await rpc.initial_metadata())
         async for event in rpc:
             kind = event.WhichOneof("event")
             if kind == "result":
@@ -236,6 +239,13 @@ async def _run(edge: Edge, request: Request, call: CallToolRequest) -> Items:
         raise
     finally:
         rpc.cancel()
+
+
+def _told_call_id(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
+    for key, value in metadata or ():
+        if key == _CALL_ID_KEY and isinstance(value, str):
+            return value
+    return ""
 
 
 async def _ended(rpc: AsyncIterable[CallToolEvent]) -> None:

@@ -1,7 +1,7 @@
 """The sentences that people and their agents read, in Korean and English, by reason.
 
 A sentence is a list of templates, the fullest first: the first one whose facts are all known is used. A `retry` action
-replaces the ordinary one where the identical request may be sent again.
+replaces the ordinary one where the identical request may be sent again, and `mend` where only an operator can help.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ class Sentences(NamedTuple):
     says: tuple[str, ...]
     do: str
     retry: str = ""
+    mend: str = ""
 
 
 KO: Mapping[str, Sentences] = {
@@ -132,9 +133,13 @@ KO: Mapping[str, Sentences] = {
         "tools/list로 이 레인에서 쓸 수 있는 도구를 확인하세요.",
     ),
     "TOOL_UNREACHABLE": Sentences(
-        ("도구 서버에 연결할 수 없거나 연결이 끊어졌습니다.",),
+        (
+            "도구 서버에 연결할 수 없거나 연결이 끊어졌습니다. ({detail})",
+            "도구 서버에 연결할 수 없거나 연결이 끊어졌습니다.",
+        ),
         "도구가 이미 일을 마쳤는지 먼저 확인하고, 그 뒤에 다시 호출할지 정하세요.",
         "잠시 후 같은 인자로 다시 호출하세요.",
+        "도구는 호출되지 않았습니다. 도구의 주소나 비밀값 설정을 고치도록 운영자에게 알려 주세요.",
     ),
     "TOOL_TIMED_OUT": Sentences(
         (
@@ -301,9 +306,13 @@ EN: Mapping[str, Sentences] = {
         "Look up the tools of this lane with tools/list.",
     ),
     "TOOL_UNREACHABLE": Sentences(
-        ("The tool's server could not be reached, or broke the connection off.",),
+        (
+            "The tool's server could not be reached, or broke the connection off ({detail}).",
+            "The tool's server could not be reached, or broke the connection off.",
+        ),
         "Check whether the tool has done its work before you decide to call it again.",
         "Call it again with the same arguments in a moment.",
+        "The tool was not asked. Ask the operator to mend its address or its secret.",
     ),
     "TOOL_TIMED_OUT": Sentences(
         (
@@ -358,9 +367,15 @@ def sentence(reason: str, facts: Mapping[str, object], locale: Locale) -> str:
     raise LookupError(f"{reason} has no sentence that needs no facts")
 
 
-def next_action(reason: str, *, safe_to_retry: bool, locale: Locale) -> str:
-    """Says what the caller can do about it."""
+# Details of the registry that say that nothing was sent, and nothing ever will be.
+_MISCONFIGURED = frozenset({"address not allowed", "secret not available"})
+
+
+def next_action(reason: str, *, safe_to_retry: bool, locale: Locale, detail: object = None) -> str:
+    """Says what the caller can do about it. `detail` is the fact of that name."""
     sentences = SENTENCES[locale][reason]
+    if sentences.mend and detail in _MISCONFIGURED:
+        return sentences.mend
     return sentences.retry if safe_to_retry and sentences.retry else sentences.do
 
 

@@ -65,6 +65,9 @@ class _Initialize(msgspec.Struct):
     version: str = field(name="protocolVersion")
 
 
+# Every progress frame repeats the token.
+MAX_TOKEN_BYTES = 4096
+
 NO_META = Meta()
 
 _with_meta = msgspec.json.Decoder(_WithMeta).decode
@@ -87,6 +90,8 @@ def meta_of(message: Message) -> Meta:
     members = _members(raw)
     token = bytes(members.token)
     fault = "" if not token or is_id(token) else "params._meta.progressToken must be a string or an integer"
+    if len(token) > MAX_TOKEN_BYTES:
+        fault = f"params._meta.progressToken must not be longer than {MAX_TOKEN_BYTES} bytes"
     return Meta(
         progress_token=token if token and not fault else None,
         protocol_version=string(bytes(members.version)),

@@ -149,7 +149,7 @@ class Protocol(HttpToolsProtocol):
             return
         if self._in_head:
             self._head_bytes += len(data)
-            if b"pgrade" in data or b"PGRADE" in data:
+            if b"upgrade" in data.lower():
                 data = _without_upgrade(data)
         else:
             self._tail_bytes += len(data)
@@ -206,7 +206,10 @@ class Protocol(HttpToolsProtocol):
         self._refused = True
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
-            if self._in_head or self.pipeline or cycle.response_started:  # another answer is due first
+            if self._in_head or (cycle.response_started and not self.pipeline):
+                cycle.keep_alive = False  # the answer to what came whole is due first, and is the last
+                return
+            if self.pipeline:  # another answer is due before that of the request which broke
                 self.transport.close()
                 return
             # The body of the very request that waits for its answer: what was to answer it hears that it is too late.

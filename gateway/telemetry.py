@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
@@ -180,8 +181,9 @@ class GatheredLines:
         """Writes what waits."""
         if self._waiting:
             lines, self._waiting = self._waiting, []
-            self._stream.write(b"".join(lines))
-            self._stream.flush()
+            with suppress(OSError):  # nobody hears, or the disk is full: the service goes on
+                self._stream.write(b"".join(lines))
+                self._stream.flush()
 
 
 def configure_logs(level: str, stream: BinaryIO | None = None) -> GatheredLines:

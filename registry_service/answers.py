@@ -124,7 +124,9 @@ def text_content(text: str) -> bytes:
     return b'[{"type":"text","text":' + _encode(text) + b"}]"
 
 
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+# Possessive, and satisfied by the end of the text: of what is no JSON, it would else look for a closing quote from each
+# quote on, again and again.
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 def readable(text: str) -> str:

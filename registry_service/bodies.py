@@ -3,6 +3,7 @@
 The HTTP client's own decompression takes a cut gzip or Brotli body for a whole one; here a cut body is an error.
 """
 
+import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
@@ -12,7 +13,7 @@ import brotli  # type: ignore[import-untyped]
 from registry_service.errors import ResultTooLargeError, ToolResponseInvalidError
 
 # What decompression yields at a time, so that a bomb is noticed before it unfolds.
-_PIECE = 256 * 1024
+_PIECE = 64 * 1024
 
 
 class _Decompressor(Protocol):
@@ -39,6 +40,8 @@ class Body:
             while True:
                 for piece in self._pieces:
                     if piece:
+                        # Little that came may unfold to much: others get their turn in between.
+                        await asyncio.sleep(0)
                         return piece
                 raw = await self._read_raw()
                 if not raw:

@@ -1,7 +1,6 @@
 """Calls: admission, the endpoint, settlement. Each runs as a task of the process, whatever becomes of its RPC."""
 
 import asyncio
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -27,7 +26,7 @@ from registry_service.errors import (
 )
 from registry_service.ledger import Admission, Ledger, new_call_id
 from registry_service.models import now_micros
-from registry_service.requests import Request, call_headers
+from registry_service.requests import Request, call_headers, child_of
 from registry_service.telemetry import CALLS_RUNNING, PROGRESS_DROPPED, observe_call
 
 # How often a call is prepared anew because the catalog changed before it could be admitted.
@@ -111,6 +110,16 @@ class Call:
             self.progress.append(Event.Progress(progress=progress, total=total, message=message[:MESSAGE_KEPT]))
             self.tell()
 
+    def look(self) -> None:
+        """Wakes the RPC, whether the call has ended or not."""
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    async def ended_again(self) -> None:
+        """Waits for the end, once `look()` has spent `ended`."""
+        self.ended = asyncio.get_running_loop().create_future()
+        await self.ended
+
     def tell(self) -> None:
         """Wakes the RPC, if it streams."""
         if self.changed is not None:
@@ -181,8 +190,7 @@ class Calls:
     def _ended(self, task: "asyncio.Task[Event]") -> None:
         call = self._running.pop(task)
         call.tell()
-        if not call.ended.done():
-            call.ended.set_result(None)
+        call.look()
         error = None if task.cancelled() else task.exception()
         if call.abandoned and error is not None and not isinstance(error, NaruError):
             _log.error("call failed", call_id=call.call_id, exc_info=error)
@@ -295,14 +303,6 @@ class Calls:
             raise _unknown(call, ready, "the outcome could not be recorded in time") from outcome.error
 
 
-def child_of(traceparent: str) -> str:
-    """The `traceparent` of a request that is made within the given one; empty for what is none."""
-    parts = traceparent.split("-")
-    if [len(part) for part in parts] != [2, 32, 16, 2]:
-        return ""
-    return f"{parts[0]}-{parts[1]}-{random.getrandbits(64) or 1:016x}-{parts[3]}"
-
-
 def _admission(call: Call, ready: Ready) -> Admission:
     return Admission(
         call_id=call.call_id,
@@ -380,6 +380,7 @@ def _log_refusal(call: Call, error: NaruError) -> None:
         tool=call.rpc.name[:_NAME_LOGGED],
         client_id=call.caller.credential.client_id[:_NAME_LOGGED] if call.caller.credential else "",
         reason=errors_pb2.Reason.Name(error.reason),
+        error=str(error)[:_ERROR_LOGGED] if isinstance(error, ToolFailedError) else "",
         **_ids(call),
     )
 

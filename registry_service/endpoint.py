@@ -123,7 +123,7 @@ class EndpointClient:
             if attempt.refused:
                 raise ToolUnreachableError(detail="address not allowed", safe_to_retry=False) from error
             detail = "name not resolved" if isinstance(error, aiohttp.ClientConnectorDNSError) else "no connection"
-            raise ToolUnreachableError(str(error), detail=detail, safe_to_retry=not attempt.connected) from error
+            raise ToolUnreachableError(_told(error), detail=detail, safe_to_retry=not attempt.connected) from error
 
     async def _send_as_often_as_right(self, request: Request) -> aiohttp.ClientResponse:
         """Once; once more if the connection broke before the answer and the tool says that this does no harm."""
@@ -163,7 +163,15 @@ class EndpointClient:
         while chunk := await body.read():
             if answer := stream.feed(chunk):
                 return answer
+            await asyncio.sleep(0)  # an endpoint that sends as fast as it can must not hold up others
         return stream.finish()
+
+
+def _told(error: aiohttp.ClientError) -> str:
+    """What happened, for the log. aiohttp's own words may hold the URL, and that the arguments of the call."""
+    kind = type(error).__name__
+    cause = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else None
+    return f"{kind}: {cause}" if cause else kind
 
 
 async def _read_refusal(response: aiohttp.ClientResponse, media: Media) -> Answer:

@@ -29,6 +29,10 @@ from registry_service.pages import timestamp
 
 _decode = msgspec.json.Decoder().decode
 
+# How long a call that is not streamed may take before its id is told, and the metadata that tells it.
+TELL_SECONDS = 0.5
+CALL_ID_KEY = "x-naru-call-id"
+
 
 class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
     """`default_timeout` and `max_timeout` are in seconds."""
@@ -69,8 +73,8 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
         try:
             if call.changed is not None:
                 await _follow(call, call.changed, context)
-            # Not the task itself: what becomes of that when the RPC ends early is decided below.
-            await call.ended
+            else:
+                await _await_end(call, task, context)
             await context.write(task.result())
         finally:
             if not task.done():
@@ -117,6 +121,22 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
             return authenticate(self._catalog.view, self._pepper, caller.credential)
         except NaruError:
             return authenticate(await self._catalog.fresh(), self._pepper, caller.credential)
+
+
+async def _await_end(call: Call, task: "asyncio.Task[Event]", context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+    """Waits until the call has ended. One that takes long tells its id first: the link may break before its end.
+
+    It is not the task that is awaited, since what becomes of that when the RPC ends early is decided elsewhere.
+    """
+    timer = asyncio.get_running_loop().call_later(TELL_SECONDS, call.look)
+    try:
+        await call.ended
+    finally:
+        timer.cancel()
+    if not task.done():
+        if call.admitted is not None:
+            await context.send_initial_metadata(((CALL_ID_KEY, call.call_id),))
+        await call.ended_again()
 
 
 async def _follow(call: Call, changed: asyncio.Event, context: "grpc.aio.ServicerContext[Any, Any]") -> None:

@@ -8,11 +8,12 @@
 - Headers are ours and the definition's only.
 """
 
+import random
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import msgspec
 from multidict import CIMultiDict
@@ -59,6 +60,7 @@ class Route:
         if origin is None:
             raise ValueError(f"{tool.name} {tool.version}: the endpoint of {lane} is not an http or https URL")
         path, _, self._query = endpoint.url[origin.end() :].partition("?")
+        self._fixed = frozenset(name for name, _ in parse_qsl(self._query, keep_blank_values=True))
         self.tool = tool
         self._method = endpoint.method
         self._sends_query = endpoint.method in ("GET", "DELETE")
@@ -96,9 +98,20 @@ class Route:
         if not self._sends_query:
             body = b"{" + b",".join(_encode(name) + b":" + raw for name, raw in members.items()) + b"}"
             return self._url(path, self._query), body
+        self._refuse_fixed(members)
         pairs = [(name, text) for name, raw in members.items() for text in _query_texts(raw)]
         query = "&".join(filter(None, (self._query, urlencode(pairs, quote_via=quote))))
         return self._url(path, query), None
+
+    def _refuse_fixed(self, members: Iterable[str]) -> None:
+        """What the URL of the definition says stands: of two parameters of one name most endpoints take the last."""
+        told: list[Fact] = [
+            {"pointer": token(name), "message": "is fixed by the tool's endpoint"}
+            for name in members
+            if name in self._fixed
+        ]
+        if told:
+            raise ArgumentsInvalidError(tool=self.tool.name, violations=told)
 
     def _url(self, path: str, query: str) -> URL:
         """Encoded, so that the URL library changes nothing: it would take even `%2E%2E` for a step in the tree."""
@@ -149,6 +162,14 @@ def call_headers(call_id: str, request_id: str, traceparent: str, tracestate: st
         if tracestate:
             headers["tracestate"] = tracestate
     return headers
+
+
+def child_of(traceparent: str) -> str:
+    """The `traceparent` of a request that is made within the given one; empty for what is none."""
+    parts = traceparent.split("-")
+    if [len(part) for part in parts] != [2, 32, 16, 2]:
+        return ""
+    return f"{parts[0]}-{parts[1]}-{random.getrandbits(64) or 1:016x}-{parts[3]}"
 
 
 def _path_text(raw: bytes) -> tuple[str, str]:

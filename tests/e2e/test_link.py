@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from registry_service.execution import TELL_SECONDS
 from tests.e2e.processes import Process, Stack, wait_for
 from tests.e2e.scene import (
     Contract,
@@ -101,6 +102,22 @@ async def assert_all_unavailable(scene: Scene, tool: str) -> None:
 
 
 class TestRegistry:
+    @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.name)
+    async def test_the_answer_names_the_call_whose_outcome_nobody_knows(self, stack: Stack, contract: Contract):
+        """`naru record` needs it, and a JSON answer has no earlier event to hear it from."""
+        registry = stack.registry()
+        gateway = stack.gateway(registry)
+        async with opened(stack, registry, gateway) as scene:
+            call = asyncio.create_task(scene.client.call(scene.tool("/gate"), contract=contract))
+            call_id = await scene.arrived()
+            await asyncio.sleep(2 * TELL_SECONDS)
+            registry.kill()
+            reply = await call
+            assert_unknown(reply)
+            assert reply.call_id == call_id
+        (record,) = (r for r in gateway.records() if r.get("method") == "tools/call")
+        assert record["call_id"] == call_id
+
     async def test_it_dies_in_the_middle_of_calls_and_comes_back(self, stack: Stack):
         """What runs is unknown, also in the middle of a stream; what comes meanwhile is safe; then calls work."""
         registry = stack.registry()

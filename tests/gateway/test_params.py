@@ -113,6 +113,13 @@ def test_progress_tokens_keep_their_text(token):
     assert meta_of(with_meta(f'{{"progressToken":{token}}}')).progress_token == token.encode()
 
 
+def test_a_progress_token_that_every_frame_would_repeat_is_bounded():
+    assert meta_of(with_meta('{"progressToken":"%s"}' % ("t" * 4094))).fault == ""
+    meta = meta_of(with_meta('{"progressToken":"%s"}' % ("t" * 4095)))
+    assert meta.fault == "params._meta.progressToken must not be longer than 4096 bytes"
+    assert meta.progress_token is None
+
+
 @pytest.mark.parametrize("token", ["null", "true", "1.5", "{}", "[]"])
 def test_a_progress_token_of_another_type_is_a_fault(token):
     meta = meta_of(with_meta(f'{{"progressToken":{token}}}'))

@@ -87,3 +87,27 @@ async def test_trailers_without_end_are_refused(line: bytes):
             writer.write(line)
         status, body = await answer(reader)
         assert (status, body["error"]["data"]["reason"]) == (431, "INVALID_REQUEST")
+
+
+async def test_what_came_whole_is_answered_before_what_broke_closes_the_connection():
+    async with connected(Protocol) as (reader, writer):
+        writer.write(HEAD + b"Content-Length: 2\r\n\r\n12" + b"NONSENSE\r\n\r\n")
+        assert await answer(reader) == (200, [2, 2])
+        assert await reader.read() == b""
+
+
+@pytest.mark.parametrize("broken", [b"zz\r\n", b"2\r\n12XX"])
+async def test_a_body_that_breaks_is_answered(broken: bytes):
+    async with connected(Protocol) as (reader, writer):
+        writer.write(CHUNKED + broken)
+        status, body = await answer(reader)
+        assert (status, body["error"]["data"]["reason"]) == (400, "INVALID_REQUEST")
+        assert await reader.read() == b""
+
+
+@pytest.mark.parametrize("name", [b"Upgrade", b"UpGRade", b"UPGRADE"])
+async def test_an_offer_to_upgrade_costs_no_body(name: bytes):
+    async with connected(Protocol) as (reader, writer):
+        offer = b"Connection: Upgrade, HTTP2-Settings\r\n" + name + b": h2c\r\nContent-Length: 2\r\n\r\n12"
+        writer.write(HEAD + offer)
+        assert await answer(reader) == (200, [2, 4])

@@ -1,9 +1,11 @@
 """From a body to what an MCP client is told."""
 
+import asyncio
 import base64
 import gzip
 import itertools
 import json
+import time
 import zlib
 
 import brotli  # type: ignore[import-untyped]
@@ -409,6 +411,33 @@ class TestBodies:
     async def test_no_body_is_empty_under_every_label(self):
         for encoding in ("", "gzip", "deflate", "br"):
             assert await Body(Raw(b"", 1).read, encoding).read_all(5) == b""
+
+
+async def test_little_that_unfolds_to_much_lets_others_have_their_turn():
+    turns = 0
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    body = Body(Raw(gzip.compress(b"\n" * (8 << 20)), 65536).read, "gzip")
+    pieces = 0
+    while await body.read():
+        pieces += 1
+    task.cancel()
+    assert pieces >= 8 << 4
+    assert turns >= pieces
+
+
+@pytest.mark.parametrize("rest", ['\\"' * 40_000, "\\" * 80_000, "a" * 80_000, '"' * 80_000])
+def test_what_is_no_json_is_shown_as_it_is_and_quickly(rest):
+    text = '\\u"' + rest
+    began = time.perf_counter()
+    assert answers.readable(text) == text
+    assert time.perf_counter() - began < 1
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))

@@ -56,6 +56,7 @@ class ExecutionServicer:
 
         A call that could not be admitted, or whose endpoint did not answer, ends in a status instead (see Reason).
         The account's credential, `traceparent`, `tracestate` and `x-request-id` travel as metadata, the time limit as deadline.
+        A call without `stream` that takes longer than half a second tells its id early, as initial metadata `x-naru-call-id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

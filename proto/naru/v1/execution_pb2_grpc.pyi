@@ -38,6 +38,7 @@ class ExecutionStub:
 
     A call that could not be admitted, or whose endpoint did not answer, ends in a status instead (see Reason).
     The account's credential, `traceparent`, `tracestate` and `x-request-id` travel as metadata, the time limit as deadline.
+    A call without `stream` that takes longer than half a second tells its id early, as initial metadata `x-naru-call-id`.
     """
     GetCall: _grpc.UnaryUnaryMultiCallable[_execution_pb2.GetCallRequest, _execution_pb2.Call]
     """Gets what the ledger holds of a call. Needs the admin token or the credential of the call's account."""
@@ -52,6 +53,7 @@ class ExecutionAsyncStub(ExecutionStub):
 
     A call that could not be admitted, or whose endpoint did not answer, ends in a status instead (see Reason).
     The account's credential, `traceparent`, `tracestate` and `x-request-id` travel as metadata, the time limit as deadline.
+    A call without `stream` that takes longer than half a second tells its id early, as initial metadata `x-naru-call-id`.
     """
     GetCall: _aio.UnaryUnaryMultiCallable[_execution_pb2.GetCallRequest, _execution_pb2.Call]  # type: ignore[assignment]
     """Gets what the ledger holds of a call. Needs the admin token or the credential of the call's account."""
@@ -69,6 +71,7 @@ class ExecutionServicer(metaclass=_abc_1.ABCMeta):
 
         A call that could not be admitted, or whose endpoint did not answer, ends in a status instead (see Reason).
         The account's credential, `traceparent`, `tracestate` and `x-request-id` travel as metadata, the time limit as deadline.
+        A call without `stream` that takes longer than half a second tells its id early, as initial metadata `x-naru-call-id`.
         """
 
     @_abc_1.abstractmethod
