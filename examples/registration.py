@@ -48,11 +48,12 @@ def labelled(manifest: bytes, demo_url: str) -> bytes:
 def provide_account(access: Access, credential: Path) -> None:
     """Keeps the account whose `id:secret` lies in the file, if the registry still knows it; else makes one."""
     if credential.exists():
-        client_id = credential.read_text().partition(":")[0]
+        client_id = credential.read_text(errors="replace").partition(":")[0].strip()
         try:
             accounts("GetAccount", accounts_pb2.GetAccountRequest(client_id=client_id), access)
         except CliError as error:
-            if error.code is not Exit.NOT_FOUND:
+            # Of a damaged file the registry says that this is no client id.
+            if error.code not in (Exit.NOT_FOUND, Exit.INVALID):
                 raise
         else:
             return

@@ -44,6 +44,8 @@ POLL_SECONDS = 0.05
 FIRST_ARGUMENTS = '{"text":"안녕하세요"}'
 FIRST_CALL = f'{{"name":"text_stats","arguments":{FIRST_ARGUMENTS}}}'
 SLOW_CALL = '{"name":"slow_report","arguments":{"seconds":3,"steps":6}}'
+# What a registry says at its end of a database file that it cannot read.
+DAMAGED = ("file is not a database", "malformed", "this version of Naru does not know")
 # What would lead a service away from this run's own parts.
 LEFT_OUT = re.compile(
     r"DATABASE_URL(_FILE)?|REGISTRY_(PEPPER|ADMIN_TOKEN|SERVICE_TOKEN)(_FILE)?|REGISTRY_(SERVICES|TLS_.*)"
@@ -63,6 +65,9 @@ class State:
         self.admin_token = directory / ADMIN_TOKEN_FILE
 
     def make(self) -> None:
+        """Raises StartError, OSError."""
+        if self.directory.exists() and not self.directory.is_dir():
+            raise StartError(f"cannot write {self.directory}/: a file has that name; move it away")
         self.directory.mkdir(mode=0o700, exist_ok=True)
         self.logs.mkdir(exist_ok=True)
         for path in (self.pepper, self.service_token, self.admin_token):
@@ -75,8 +80,14 @@ class State:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            file.close()
             raise StartError(f"another `make run` is using {self.directory}/: stop that one first") from error
         return file
+
+    def holds(self, error: OSError) -> bool:
+        """Whether a file of this state is what an error is about."""
+        path = Path(error.filename).absolute() if isinstance(error.filename, str | Path) else None
+        return path is not None and self.directory.absolute() in (path, *path.parents)
 
 
 def make_children(state: State, addresses: Addresses, environ: Mapping[str, str]) -> list[Child]:
@@ -137,9 +148,11 @@ async def wait_until_ready(url: str) -> None:
 class Demo:
     """What is done once the processes are up: tools, account, first call, and what to tell about it."""
 
-    def __init__(self, state: State, addresses: Addresses, paths: str) -> None:
+    def __init__(self, state: State, addresses: Addresses, environ: Mapping[str, str]) -> None:
         self.state = state
         self.addresses = addresses
+        self.networks = addresses.networks(environ.get("REGISTRY_ENDPOINT_NETWORKS", ""))
+        paths = environ.get("GATEWAY_MCP_PATHS", "/mcp")
         self.url = addresses.gateway.url() + (paths.split(",")[0].strip().rstrip("/") or "/mcp")
 
     def access(self) -> Access:
@@ -154,7 +167,7 @@ class Demo:
                 await wait_until_ready(self.addresses.gateway.url() + "/readyz")
         except TimeoutError as error:
             raise StartError(f"not ready after {START_SECONDS:g} seconds: see {self.state.logs}/") from error
-        run = {"registry": self.addresses.registry.reachable(), "url": self.url}
+        run = {"registry": self.addresses.registry.reachable(), "url": self.url, "networks": self.networks}
         write_private(self.state.run, msgspec.json.encode(run).decode() + "\n")
         access = self.access()
         tools = await asyncio.to_thread(apply_manifest, access, self.addresses.demo.url())
@@ -175,7 +188,7 @@ class Demo:
 
     async def call(self) -> str:
         body = envelope("tools/call", FIRST_CALL.encode())
-        return (await Gateway(self.access()).exchange(body, {"Accept": "application/json"}, 30.0)).result.decode()
+        return (await Gateway(self.access(), "en").exchange(body, {"Accept": "application/json"}, 30.0)).result.decode()
 
     def curl(self, options: str, accept: str, call: str) -> str:
         credential = f'"$(cat {shlex.quote(str(self.state.credential.absolute()))})"'
@@ -226,7 +239,7 @@ async def until_the_end(children: list[Child], signals: StopSignals, demo: Demo)
             await asyncio.wait({stopped, *deaths}, return_when=asyncio.FIRST_COMPLETED)
         for death in deaths:
             if death.done() and not signals.first.is_set():
-                raise StartError(death.result().obituary())
+                raise StartError(obituary(death.result(), demo.state))
     finally:
         for task in (stopped, *deaths, coming_up):
             task.cancel()
@@ -234,20 +247,31 @@ async def until_the_end(children: list[Child], signals: StopSignals, demo: Demo)
     return signals.exit_code
 
 
+def obituary(child: Child, state: State) -> str:
+    """Why a process ended, and what to do if it is the database that keeps it from starting."""
+    told = child.obituary()
+    if child.name != "registry" or not any(words in told for words in DAMAGED):
+        return told
+    return f"{told}\n{state.directory}/naru.db cannot be used. {anew(state)}"
+
+
+def anew(state: State) -> str:
+    return f"Removing {state.directory}/ and a new `make run` start anew: its tools, accounts and calls are lost."
+
+
 def say(text: str) -> None:
     print(text, flush=True)
 
 
-async def run() -> int:
+async def run(state: State) -> int:
     signals = StopSignals()
-    state = State(Path(STATE_DIRECTORY))
     state.make()
     with state.lock():
         addresses = Addresses.from_env(os.environ)
         for notice in addresses.notices:
             say(notice)
         children = make_children(state, addresses, os.environ)
-        demo = Demo(state, addresses, os.environ.get("GATEWAY_MCP_PATHS", "/mcp"))
+        demo = Demo(state, addresses, os.environ)
         say(f"starting; logs in {state.logs}/")
         async with running(children, signals):
             code = await until_the_end(children, signals, demo)
@@ -256,11 +280,16 @@ async def run() -> int:
 
 
 def main() -> int:
+    state = State(Path(STATE_DIRECTORY))
     try:
-        return asyncio.run(run())
+        return asyncio.run(run(state))
     except (StartError, AddressError, CliError, manifest_file.ManifestError) as error:
         sys.stderr.write(f"make run: {error}\n")
-        return 1
+    except OSError as error:
+        if not state.holds(error):
+            raise
+        sys.stderr.write(f"make run: cannot write {state.directory}/: {error.filename}: {error.strerror}\n")
+    return 1
 
 
 if __name__ == "__main__":

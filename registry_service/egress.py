@@ -12,6 +12,7 @@ import select
 import socket
 from collections.abc import Sequence
 from contextvars import ContextVar
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
 from weakref import WeakSet
@@ -20,12 +21,17 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import AddrInfoType, Connection
+from aiohttp.http import HttpProcessingError, RawResponseMessage
+from aiohttp.streams import StreamReader
 from aiohttp.tracing import Trace
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
 # Below the 5 seconds after which uvicorn and Node close an idle connection, so that we let go first.
 KEEPALIVE_SECONDS = 4.0
+
+# More answers of the kind "not yet" (1xx) to one request are no answer.
+MAX_INFORMATIONAL = 20
 
 # Never called, whatever the settings say: this host, broadcast, multicast, link-local, and the metadata services of
 # AWS and GCP (link-local and fd00:ec2::254, fd20:ce::254), Alibaba, Azure and Oracle.
@@ -170,6 +176,31 @@ def _carried(address: IPv6Address) -> list[IPv4Address]:
     return []
 
 
+class _Handler(ResponseHandler):
+    """Counts the 1xx answers to a request, and ends the connection as malformed when there are too many.
+
+    aiohttp passes over them in a loop that does not suspend while there are more: an endpoint that sends nothing else
+    would have the event loop for itself until the call's timeout, which could not fire either.
+    """
+
+    _informational = 0
+
+    def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
+        code = data[0].code
+        # 101 is the end of HTTP on the connection, and of the counting.
+        self._informational = self._informational + 1 if 100 <= code < 200 and code != 101 else 0
+        if self._exception is not None:
+            return
+        if self._informational <= MAX_INFORMATIONAL:
+            super().feed_data(data, size)
+            return
+        # What was not read yet would be passed over before the exception is seen.
+        self._buffer.clear()
+        self.set_exception(HttpProcessingError(code=code, message="too many 1xx answers"))
+        if self.transport is not None:
+            self.transport.abort()
+
+
 class Connector(aiohttp.TCPConnector):
     """Connects to allowed addresses only, and never hands out a kept connection that the endpoint has closed."""
 
@@ -177,6 +208,7 @@ class Connector(aiohttp.TCPConnector):
         super().__init__(
             limit=0, keepalive_timeout=KEEPALIVE_SECONDS, resolver=resolver, socket_factory=guard.make_socket
         )
+        self._factory = partial(_Handler, loop=self._loop)
         self._seen: WeakSet[ResponseHandler] = WeakSet()
 
     async def connect(

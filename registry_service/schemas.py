@@ -7,11 +7,12 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, NoReturn
-from urllib.parse import unquote, urldefrag, urljoin
 
 import jsonschema_rs
 import msgspec
 
+from registry_service.applications import REFERENCES, Place, endless_or_too_many, resolve
+from registry_service.applications import in_place as in_place
 from registry_service.documents import Fault, shown, token, too_deep
 
 MAX_SCHEMA_BYTES = 256 * 1024
@@ -27,6 +28,10 @@ _MAX_MESSAGE = 256
 _MAX_NODES_TOLD_WHOLE = 500
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+# The default engine of the validators backtracks for look-around and backreferences: 9 s of the event loop for 50 000
+# characters of a caller and `(?=.*[A-Z])…`. This one takes time in proportion to the value.
+_LINEAR = jsonschema_rs.RegexOptions()
+_BACKTRACKS = "uses look-around or a backreference, which can take unbounded time"
 _HEADER_TYPES = ("string", "integer", "boolean")
 
 
@@ -97,7 +102,6 @@ _LIST_OF_SCHEMAS = frozenset(["allOf", "anyOf", "items", "oneOf", "prefixItems"]
 _MAP_OF_SCHEMAS = frozenset(
     ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"]
 )
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 def positions(root: dict[str, object], id_keyword: str = "$id") -> Iterator[Position]:
@@ -109,7 +113,7 @@ def positions(root: dict[str, object], id_keyword: str = "$id") -> Iterator[Posi
     while stack:
         above = stack.pop()
         identity = above.schema.get(id_keyword)
-        base = _resolve(above.base, identity) if isinstance(identity, str) else above.base
+        base = resolve(above.base, identity) if isinstance(identity, str) else above.base
         yield above._replace(base=base)
         below = [
             Position(child, above.pointer + pointer, above.chain and keyword == "properties", base)
@@ -129,57 +133,6 @@ def _children(schema: dict[str, object]) -> Iterator[tuple[str, str, object]]:
                 yield keyword, f"{token(keyword)}/{index}", child
         elif keyword in _SCHEMA:
             yield keyword, token(keyword), value
-
-
-_IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
-
-
-def in_place(root: object, schema: dict[str, object]) -> Iterator[object]:
-    """Yields the subschemas that apply to the same value as `schema`, references of the form `#` and `#/…` followed."""
-    yield _target(root, schema.get("$ref"))
-    for keyword in _IN_PLACE:
-        below = schema.get(keyword)
-        if isinstance(below, list):
-            yield from below
-        elif isinstance(below, dict):
-            yield from below.values() if keyword == "dependentSchemas" else [below]
-
-
-def _target(root: object, reference: object) -> object:
-    """What `#` or `#/…` points to, or None."""
-    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-        return None
-    node = root
-    for part in unquote(reference[1:]).split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, dict):
-            node = node.get(name)
-        else:
-            node = node[int(name)] if isinstance(node, list) and name in map(str, range(len(node))) else None
-    return node
-
-
-def _never_ends(root: object, start: dict[str, object], done: set[int]) -> bool:
-    """Tells whether a check of `start` comes back to itself with the same value. `done` are schemas known to end."""
-    path, stack = {id(start)}, [(start, in_place(root, start))]
-    while stack:
-        node, below = stack[-1]
-        child = next((child for child in below if isinstance(child, dict) and id(child) not in done), None)
-        if child is None:
-            stack.pop()
-            path.discard(id(node))
-            done.add(id(node))
-        elif id(child) in path:
-            return True
-        else:
-            path.add(id(child))
-            stack.append((child, in_place(root, child)))
-    return False
-
-
-def _resolve(base: str, reference: str) -> str:
-    """The URI of the document that a reference names. Raises ValueError for what is no URI reference."""
-    return base if reference.startswith("#") else urldefrag(urljoin(base, reference)).url
 
 
 def schema_faults(raw: bytes, schema: object, at: str, *, arguments: bool) -> list[Fault]:
@@ -219,11 +172,11 @@ def _position_faults(dialect: Dialect, schema: dict[str, object], at: str, argum
         found = list(positions(schema, dialect.id_keyword))
         known = {position.base for position in found}
         faults = [fault for position in found for fault in _reference_faults(position, known)]
+        places = (Place(position.schema, position.pointer, position.base) for position in found)
+        if costly := endless_or_too_many(schema, places, dialect.id_keyword):
+            faults.append(Fault(*costly))
     except ValueError as error:
         return [Fault(at, f"holds an identifier that is no URI: {error}")]
-    done: set[int] = set()
-    if endless := next((place for place in found if _never_ends(schema, place.schema, done)), None):
-        faults.append(Fault(endless.pointer, "refers to itself without end"))
     if arguments:
         faults += _header_faults(found)
     return [Fault(at + fault.pointer, fault.message) for fault in faults[:MAX_SCHEMA_FAULTS]]
@@ -232,9 +185,9 @@ def _position_faults(dialect: Dialect, schema: dict[str, object], at: str, argum
 def _reference_faults(position: Position, known: set[str]) -> Iterator[Fault]:
     if position.pointer and dialect_uri(position.schema) is None:
         yield Fault(f"{position.pointer}/$schema", "must be a dialect that may stand at the root")
-    for keyword in _REFERENCES:
+    for keyword in REFERENCES:
         reference = position.schema.get(keyword)
-        if isinstance(reference, str) and _resolve(position.base, reference) not in known:
+        if isinstance(reference, str) and resolve(position.base, reference) not in known:
             message = f"{shown(reference)} must name a place in this schema: nothing is fetched"
             yield Fault(f"{position.pointer}/{keyword}", message)
 
@@ -263,11 +216,35 @@ def _compile_faults(dialect: Dialect, raw: bytes, schema: dict[str, object], at:
     try:
         _compile(dialect, raw)
     except jsonschema_rs.ValidationError as error:
-        dangling = [Fault(at + pointer, "names nothing in this schema") for pointer in _dangling(dialect, schema)]
-        return dangling or [Fault(at + _pointer(error.instance_path), _cut(error.message))]
+        faults = [Fault(at + pointer, "names nothing in this schema") for pointer in _dangling(dialect, schema)]
+        faults += [Fault(at + pointer, _BACKTRACKS) for pointer in _backtracking(dialect, schema)]
+        return faults[:MAX_SCHEMA_FAULTS] or [Fault(at + _pointer(error.instance_path), _cut(error.message))]
     except ValueError as error:
         return [Fault(at, _cut(str(error)))]
     return []
+
+
+def _backtracking(dialect: Dialect, schema: dict[str, object]) -> Iterator[str]:
+    """Yields the JSON Pointers of the regular expressions that only the engine that backtracks would take."""
+    for position in positions(schema, dialect.id_keyword):
+        by_pattern = position.schema.get("patternProperties")
+        if "pattern" in position.schema and _backtracks(position.schema["pattern"]):
+            yield f"{position.pointer}/pattern"
+        for pattern in by_pattern if isinstance(by_pattern, dict) else ():
+            if _backtracks(pattern):
+                yield f"{position.pointer}/patternProperties{token(pattern)}"
+
+
+def _backtracks(pattern: object) -> bool:
+    return _takes(pattern, jsonschema_rs.FancyRegexOptions()) and not _takes(pattern, _LINEAR)
+
+
+def _takes(pattern: object, engine: jsonschema_rs.FancyRegexOptions | jsonschema_rs.RegexOptions) -> bool:
+    try:
+        jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=engine)
+    except jsonschema_rs.ValidationError:
+        return False
+    return True
 
 
 def _dangling(dialect: Dialect, schema: dict[str, object]) -> Iterator[str]:
@@ -275,7 +252,7 @@ def _dangling(dialect: Dialect, schema: dict[str, object]) -> Iterator[str]:
     found = list(positions(schema, dialect.id_keyword))
     registry = jsonschema_rs.Registry([(_NO_BASE, schema)], draft=dialect.number, retriever=_refuse)
     for position in found:
-        for keyword in _REFERENCES:
+        for keyword in REFERENCES:
             reference = position.schema.get(keyword)
             if isinstance(reference, str) and not _resolves(registry, position.base, reference):
                 yield f"{position.pointer}/{keyword}"
@@ -291,7 +268,7 @@ def _resolves(registry: jsonschema_rs.Registry, base: str, reference: str) -> bo
 
 def _compile(dialect: Dialect, raw: bytes) -> jsonschema_rs.Validator:
     # The mask keeps the caller's values out of messages: they may be long, and secret.
-    return dialect.validator(raw.decode(), retriever=_refuse, mask="value")
+    return dialect.validator(raw.decode(), retriever=_refuse, mask="value", pattern_options=_LINEAR)
 
 
 class _Root(msgspec.Struct):

@@ -347,7 +347,21 @@ async def _count(connection: _Connection, request: Received) -> None:
     await connection.answer({"executions": connection.endpoint.executions})
 
 
+async def _early_hints(connection: _Connection, request: Received) -> None:
+    """`n` answers that are none yet, then one that is."""
+    for _ in range(int(request.argument("n", "1"))):
+        await connection.send(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
+    await connection.answer({"hinted": True})
+
+
+async def _processing_for_ever(connection: _Connection, request: Received) -> None:
+    while True:
+        await connection.send(b"HTTP/1.1 102 Processing\r\n\r\n" * 1000)
+
+
 _MODES: dict[str, Mode] = {
+    "/early-hints": _early_hints,
+    "/processing-for-ever": _processing_for_ever,
     "/echo": _echo,
     "/target": _target,
     "/headers": _headers,

@@ -10,9 +10,11 @@ else a default:
 - `NARU_CREDENTIALS`: an account's `id:secret`, or the path of a file that holds it (what has no colon is a path)
 
 A secret of `.naru/` is never sent to an address that came from the environment.
+`naru` looks for `.naru/` in the current directory alone.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +35,7 @@ DEFAULT_REGISTRY = "127.0.0.1:50051"
 DEFAULT_URL = "http://127.0.0.1:8080/mcp"
 # What an RPC may take, in seconds. None of those that the command uses waits for anything.
 RPC_TIMEOUT = 15.0
+LOOPBACK = "127.0.0.0/8,::1/128"
 
 
 class Exit(IntEnum):
@@ -61,12 +64,18 @@ EXITS_BY_REASON = {
         ],
         Exit.NOT_FOUND,
     ),
+    **dict.fromkeys(["TOKEN_INVALID", "UNAUTHENTICATED", "ACCOUNT_SUSPENDED", "PERMISSION_DENIED"], Exit.REFUSED),
     **dict.fromkeys(
-        ["TOKEN_INVALID", "UNAUTHENTICATED", "ACCOUNT_SUSPENDED", "PERMISSION_DENIED", "LANE_NOT_ALLOWED"],
-        Exit.REFUSED,
-    ),
-    **dict.fromkeys(
-        ["REQUEST_INVALID", "DEFINITION_INVALID", "PLAN_NOT_FOUND", "TOOL_VERSION_EXISTS", "LANE_INVALID"],
+        [
+            "REQUEST_INVALID",
+            "DEFINITION_INVALID",
+            "PLAN_NOT_FOUND",
+            "TOOL_VERSION_EXISTS",
+            "ARGUMENTS_INVALID",
+            "LANE_INVALID",
+            "LANE_NOT_ALLOWED",
+            "LANE_NOT_CONFIGURED",
+        ],
         Exit.INVALID,
     ),
     "SERVICE_UNAVAILABLE": Exit.UNREACHABLE,
@@ -94,7 +103,11 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`…_from` say which setting a value came from, so that messages can name it."""
+    """`…_from` say which setting a value came from, so that messages can name it.
+
+    `state` is the `.naru/` that was looked for; `networks` are the private ones that the registry of a `make run`
+    admits, and None where another registry is meant, of which that is not known from here.
+    """
 
     registry: str
     registry_from: str
@@ -105,6 +118,8 @@ class Access:
     credential: str | None = field(repr=False)
     credential_from: str
     tls: Tls | None
+    state: Path
+    networks: str | None
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str], directory: Path) -> "Access":
@@ -127,24 +142,39 @@ class Access:
             credential=credential,
             credential_from=credential_from,
             tls=registry_tls(environ),
+            state=state,
+            networks=run.get("networks", LOOPBACK) if registry_from == FROM_RUN else None,
         )
 
     def require_admin_token(self) -> str:
         if self.admin_token is None:
-            raise CliError("NARU_ADMIN_TOKEN is not set: the registry's REGISTRY_ADMIN_TOKEN is needed", Exit.REFUSED)
+            told = self.absent("NARU_ADMIN_TOKEN", ADMIN_TOKEN_FILE, self.registry_from)
+            raise CliError(f"{told}: the registry's REGISTRY_ADMIN_TOKEN is needed", Exit.REFUSED)
         return self.admin_token
 
     def require_credential(self) -> str:
         if self.credential is None:
-            raise CliError("NARU_CREDENTIALS is not set: an account's id:secret is needed", Exit.REFUSED)
+            told = self.absent("NARU_CREDENTIALS", CREDENTIAL_FILE, self.url_from)
+            raise CliError(f"{told}: an account's id:secret is needed", Exit.REFUSED)
         return self.credential
+
+    def absent(self, setting: str, file: str, address_from: str) -> str:
+        """That a secret is not set, and why the one of a `make run` does not stand in for it."""
+        said = f"{setting} is not set"
+        if (self.state / file).exists():
+            return (
+                f"{said}; the one in {STATE_DIRECTORY}/ is only used with the address of that run, not {address_from}'s"
+            )
+        return f"{said}, and there is no {STATE_DIRECTORY}/{file} in the current directory ({self.state.parent})"
 
 
 def address(environ: Mapping[str, str], name: str, of_run: str | None, default: str) -> tuple[str, str]:
     """An address and the setting that it came from."""
     if value := environ.get(name):
         return value, name
-    return (of_run, FROM_RUN) if of_run else (default, f"the default of {name}")
+    if of_run:
+        return of_run, FROM_RUN
+    return default, f"the default of {name}, for there is no {FROM_RUN} in the current directory"
 
 
 def is_http(url: str) -> bool:
@@ -155,13 +185,19 @@ def is_http(url: str) -> bool:
 
 
 def read_run(state: Path) -> dict[str, str]:
-    """Where the processes of the last `make run` listen: `registry` and `url`; empty when there was none."""
+    """Where the processes of the last `make run` listen: `registry` and `url`; empty when there was none.
+
+    `networks` are those that its registry admits.
+    """
     try:
         return msgspec.json.decode((state / RUN_FILE).read_bytes(), type=dict[str, str])
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.DecodeError) as error:
-        raise CliError(f"{state / RUN_FILE}: {error}", Exit.USAGE) from error
+    except OSError as error:
+        raise CliError(f"cannot read {state / RUN_FILE}: {error.strerror}", Exit.USAGE) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        remedy = f"removing {STATE_DIRECTORY}/ and a new `make run` start anew"
+        raise CliError(f"{state / RUN_FILE} is damaged ({error}): {remedy}", Exit.USAGE) from error
 
 
 def write_private(path: Path, text: str, mode: int = 0o600) -> None:
@@ -241,17 +277,35 @@ def failure(error: grpc.RpcError, access: Access) -> CliError:
         return CliError(f"{code.name}: {details}")
     facts = {name: msgspec.json.decode(value) for name, value in info.metadata.items()}
     said = details if details not in ("", info.reason) else info.reason.lower().replace("_", " ")
-    message = with_facts(said, facts)
+    # What it says of a malformed request holds its facts already.
+    message = said if info.reason == "REQUEST_INVALID" and said == details else with_facts(said, facts)
     if info.reason == "TOKEN_INVALID":
         message = f"the registry refused the admin token of {access.admin_token_from}"
     return CliError(message, EXITS_BY_REASON.get(info.reason, Exit.FAILURE), info.reason, facts)
 
 
 def with_facts(said: str, facts: Mapping[str, Any]) -> str:
-    """`the plan does not exist` → `the plan does not exist (plan gold, plans lite, pro)`."""
-    shown = {name: ", ".join(map(str, value)) if isinstance(value, list) else value for name, value in facts.items()}
-    told = [f"{name.replace('_', ' ')} {value}" for name, value in shown.items() if str(value) not in said]
+    """`the plan does not exist` → `the plan does not exist (plan gold, plans lite, pro)`; not what it says already."""
+    told = [fact_text(name, value) for name, value in facts.items() if not is_told(value, said)]
     return f"{said} ({', '.join(told)})" if told else said
+
+
+def fact_text(name: str, value: object) -> str:
+    """`timeout seconds 30`; a `detail` speaks for itself."""
+    shown = ", ".join(map(str, value)) if isinstance(value, list) else fact_word(value)
+    return shown if name == "detail" else f"{name.replace('_', ' ')} {shown}"
+
+
+def fact_word(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def is_told(value: object, said: str) -> bool:
+    """Whether a sentence holds a fact, as a word of its own: `1` is not told by `1.0`."""
+    parts = value if isinstance(value, list) else [value]
+    return all(re.search(rf"(?<![\w.-]){re.escape(fact_word(part))}(?![\w-]|\.\w)", said) for part in parts)
 
 
 def error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo | None:

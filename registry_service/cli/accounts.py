@@ -1,5 +1,6 @@
 """`naru account …` and `naru usage`: accounts, their secrets and their counters."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -8,8 +9,9 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from naru.v1 import accounts_pb2
 from registry_service.cli import output as out
-from registry_service.cli.access import CliError, Exit, write_private
+from registry_service.cli.access import CliError, Exit
 from registry_service.cli.command import AsJson, access, accounts, command, new_app, pages
+from registry_service.cli.secret_file import reserved
 
 app = new_app(help="Makes accounts and changes them.")
 
@@ -29,20 +31,35 @@ def show_account(account: accounts_pb2.Account, as_json: bool) -> None:
     out.table(["account", ""], [*shown.items(), ("secrets", ", ".join(secrets) or "none")], "")
 
 
-def show_secret(account: accounts_pb2.Account, secret: str, save: Path | None, as_json: bool) -> None:
-    """The only time that a secret is seen: on the screen, or in a file."""
-    credential = f"{account.client_id}:{secret}"
-    if save is not None:
+NewSecret = accounts_pb2.CreateAccountResponse | accounts_pb2.RotateSecretResponse
+
+
+def deliver(ask: Callable[[], NewSecret], save: Path | None, *, replace: bool, as_json: bool) -> None:
+    """Asks for a secret, and hands it out: to a file that can be written, as is seen to first, or to the screen."""
+    if save is None:
+        show_secret(ask(), None, as_json)
+        return
+    with reserved(save, replace=replace) as write:
+        answer = ask()
         try:
-            write_private(save, credential + "\n")
+            write(f"{answer.account.client_id}:{answer.secret}")
         except OSError as error:
-            raise CliError(f"--save: cannot write {save}: {error.strerror}", Exit.USAGE) from error
-    shown = {} if save is not None else {"secret": secret, "credential": credential}
+            show_secret(answer, None, as_json)
+            told = f"--save: cannot write {save}: {error.strerror}; so the credential is shown instead"
+            raise CliError(told, Exit.FAILURE) from error
+    show_secret(answer, save, as_json)
+
+
+def show_secret(answer: NewSecret, saved: Path | None, as_json: bool) -> None:
+    """The only time that a secret is seen, unless it was saved."""
+    account = answer.account
+    credential = f"{account.client_id}:{answer.secret}"
+    shown = {} if saved is not None else {"secret": answer.secret, "credential": credential}
     if as_json:
         out.show_json({**out.account_dict(account), **shown})
         return
     show_account(account, as_json=False)
-    out.show(f"credential saved in {save}" if save else f"credential, shown this once: {credential}")
+    out.show(f"credential saved in {saved}" if saved else f"credential, shown this once: {credential}")
 
 
 @command(app, "create")
@@ -50,11 +67,12 @@ def account_create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name for people.")],
     plan: Annotated[str, typer.Option(help="The plan.")] = "standard",
     save: SaveTo = None,
+    force: Annotated[bool, typer.Option("--force", help="Let --save replace a file that exists.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Makes an account and shows its credential, this once."""
-    answer = accounts("CreateAccount", accounts_pb2.CreateAccountRequest(display_name=name, plan=plan))
-    show_secret(answer.account, answer.secret, save, as_json)
+    request = accounts_pb2.CreateAccountRequest(display_name=name, plan=plan)
+    deliver(lambda: accounts("CreateAccount", request), save, replace=force, as_json=as_json)
 
 
 @command(app, "list")
@@ -87,11 +105,10 @@ def account_rotate(
 ) -> None:
     """Adds a secret and shows it, this once; the oldest of three is revoked.
 
-    Two stay live, so that clients can change over.
+    Two stay live, so that clients can change over. --save replaces the file, if there is one.
     """
     request = accounts_pb2.RotateSecretRequest(client_id=client_id, revoke_others=revoke_others)
-    answer = accounts("RotateSecret", request)
-    show_secret(answer.account, answer.secret, save, as_json)
+    deliver(lambda: accounts("RotateSecret", request), save, replace=True, as_json=as_json)
 
 
 @command(app, "revoke")

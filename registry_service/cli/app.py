@@ -5,6 +5,7 @@ The commands stand in `tools` and `accounts`; here are those that are about neit
 
 import asyncio
 import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -12,24 +13,40 @@ import msgspec
 import typer
 
 from naru.v1 import errors_pb2, execution_pb2
-from registry_service.cli import accounts, doctor, tools
+from registry_service.cli import accounts, doctor, results, tools
 from registry_service.cli import output as out
 from registry_service.cli.access import CliError, Exit
-from registry_service.cli.call import Gateway, Reply, arguments_of
+from registry_service.cli.call import Course, Gateway, Reply, arguments_of
 from registry_service.cli.command import AsJson, access, command, execution, new_app
 
 HELP = (
     "Runs Naru's tools and looks after its registry.\n\n"
     "Where to and as whom: NARU_REGISTRY and NARU_ADMIN_TOKEN (or NARU_ADMIN_TOKEN_FILE) for the registry; NARU_URL "
     "and NARU_CREDENTIALS (id:secret, or the path of a file with it) for calls. What is not set is taken from the "
-    ".naru/ that `make run` leaves in the current directory. NARU_REGISTRY_CA_FILE turns on TLS; "
-    "NARU_REGISTRY_CERT_FILE and NARU_REGISTRY_KEY_FILE show a client certificate."
+    ".naru/ that `make run` leaves, which is looked for in the current directory alone; its secrets are only used with "
+    "the addresses of that run, never with one that NARU_REGISTRY or NARU_URL names. NARU_REGISTRY_CA_FILE turns on "
+    "TLS; NARU_REGISTRY_CERT_FILE and NARU_REGISTRY_KEY_FILE show a client certificate."
 )
 
 app = new_app(help=HELP)
 app.add_typer(tools.app, name="tool")
 app.add_typer(accounts.app, name="account")
 command(app, "usage")(accounts.usage)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        out.show(f"naru {version('naru')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What stands before a command; the help is that of `app`."""
 
 
 @command(app, "call")
@@ -58,18 +75,21 @@ def call(
     """Calls a tool through the gateway, with a live progress bar."""
     if arg and args is not None:
         raise CliError("--arg and --args are two ways of saying the same: use one", Exit.USAGE)
-    gateway = Gateway(access(), language(), timeout)
-    reply = asyncio.run(run_call(gateway, name, arg or [], args, lane))
-    code = out.show_result(reply.result, output, as_json=as_json)
+    gateway, course = Gateway(access(), language(), timeout), Course()
+    arguments = checked_object(args) if args is not None else asyncio.run(arguments_of(gateway, name, arg or []))
+    try:
+        reply = asyncio.run(run_call(gateway, name, arguments, lane, course))
+    except KeyboardInterrupt:
+        raise course.failure("interrupted", Exit.INTERRUPTED) from None
+    code = results.show_result(reply.result, output, as_json=as_json)
     if code is not Exit.OK and reply.call_id:
         out.note(f"(call {reply.call_id}: `naru record` tells what the ledger holds of it)")
     raise typer.Exit(code)
 
 
-async def run_call(gateway: Gateway, name: str, pairs: list[str], args: str | None, lane: str) -> Reply:
-    arguments = checked_object(args) if args is not None else await arguments_of(gateway, name, pairs)
+async def run_call(gateway: Gateway, name: str, arguments: bytes, lane: str, course: Course) -> Reply:
     with out.progress_bar(name) as report:
-        return await gateway.call_tool(name, arguments, lane, report)
+        return await gateway.call_tool(name, arguments, lane, report, course)
 
 
 def checked_object(text: str) -> bytes:
@@ -82,9 +102,9 @@ def checked_object(text: str) -> bytes:
 
 
 def language() -> str:
-    """The terminal's language, where Naru has sentences in it."""
+    """Korean where the terminal is, else English, as is everything that the command says itself."""
     locale = os.environ.get("LC_ALL") or os.environ.get("LC_MESSAGES") or os.environ.get("LANG") or ""
-    return locale[:2] if locale[:2] in ("ko", "en") else ""
+    return "ko" if locale.lower().startswith("ko") else "en"
 
 
 @command(app, "record")

@@ -4,16 +4,21 @@ import base64
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
-from registry_service.cli.access import EXITS_BY_REASON, Access, CliError, Exit
+from registry_service.cli.access import EXITS_BY_REASON, Access, CliError, Exit, with_facts
 
 PROTOCOL_VERSION = "2025-11-25"
 CONNECT_SECONDS = 10.0
 # For everything but tools/call, which may take as long as the tool may.
 REQUEST_SECONDS = 30.0
+CALL_ID = "X-Naru-Call-Id"
+NOT_TELLING = frozenset(
+    ["reason", "error_code", "safe_to_retry", "next_action", "tool", "call_id", "trace_id", "violations"]
+)
 MEBIBYTE = 1 << 20
 MAX_ANSWER = 64 * MEBIBYTE
 
@@ -49,6 +54,21 @@ class Reply(NamedTuple):
 Report = Callable[[Progress], None]
 
 
+@dataclass
+class Course:
+    """What is known of a call that was sent and whose result has not come; the id as soon as it was admitted."""
+
+    call_id: str = ""
+
+    def failure(self, message: str, code: Exit) -> CliError:
+        """That the result will not be waited for, and where to find out what became of the call."""
+        known = f"`naru record {self.call_id}` tells what becomes of it"
+        unknown = "it has no id yet, so that it was probably not admitted"
+        facts = {"call_id": self.call_id} if self.call_id else {}
+        message = f"{message}; the call may still run: {known if self.call_id else unknown}"
+        return CliError(message, code, facts=facts)
+
+
 def basic(credential: str) -> str:
     return "Basic " + base64.b64encode(credential.encode()).decode()
 
@@ -77,16 +97,24 @@ class Gateway:
         headers = {"Accept": "application/json, text/event-stream"}
         return (await self.exchange(envelope(method, params), headers, REQUEST_SECONDS)).result
 
-    async def call_tool(self, name: str, arguments: bytes, lane: str = "", report: Report | None = None) -> Reply:
-        """Calls a tool over SSE; the result is a CallToolResult."""
+    async def call_tool(
+        self, name: str, arguments: bytes, lane: str = "", report: Report | None = None, course: Course | None = None
+    ) -> Reply:
+        """Calls a tool over SSE; the result is a CallToolResult. `course` is told what is known before that."""
         headers = {"Accept": "text/event-stream"}
         if lane:
             headers["X-MCP-Env-Scope"] = lane
         params = b'{"name":%b,"arguments":%b,"_meta":{"progressToken":1}}' % (msgspec.json.encode(name), arguments)
-        return await self.exchange(envelope("tools/call", params), headers, self.call_seconds, report)
+        course = course or Course()
+        return await self.exchange(envelope("tools/call", params), headers, self.call_seconds, report, course)
 
     async def exchange(
-        self, body: bytes, headers: Mapping[str, str], seconds: float | None, report: Report | None = None
+        self,
+        body: bytes,
+        headers: Mapping[str, str],
+        seconds: float | None,
+        report: Report | None = None,
+        course: Course | None = None,
     ) -> Reply:
         access = self.access
         try:
@@ -94,15 +122,27 @@ class Gateway:
                 self.session(seconds) as client,
                 client.post(access.url, data=body, headers=headers, allow_redirects=False) as response,
             ):
+                if course is not None:
+                    course.call_id = response.headers.get(CALL_ID, "")
                 return await last_result(access, response, report)
-        except TimeoutError as error:
-            limit = seconds or CONNECT_SECONDS
-            raise CliError(f"no answer from {access.url} within {limit:g} seconds", Exit.UNREACHABLE) from error
         except aiohttp.InvalidURL as error:
             raise CliError(f"{access.url_from}: {access.url} is not a URL", Exit.USAGE) from error
-        except aiohttp.ClientError as error:
-            where = f"{access.url} ({access.url_from})"
-            raise CliError(f"the gateway at {where} is out of reach: {cause(error)}", Exit.UNREACHABLE) from error
+        except (TimeoutError, aiohttp.ClientError) as error:
+            raise self.lost(error, seconds, course) from error
+
+    def lost(self, error: TimeoutError | aiohttp.ClientError, seconds: float | None, course: Course | None) -> CliError:
+        """What it means that no result came."""
+        where = f"{self.access.url} ({self.access.url_from})"
+        if isinstance(error, TimeoutError):
+            message = f"no answer from {where} within {seconds or CONNECT_SECONDS:g} seconds"
+        elif course is None or not course.call_id:
+            message = f"the gateway at {where} is out of reach: {cause(error)}"
+        else:
+            message = f"the connection to {where} was lost: {cause(error)}"
+        never_sent = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
+        if course is None or never_sent:
+            return CliError(message, Exit.UNREACHABLE)
+        return course.failure(message, Exit.UNREACHABLE)
 
     def session(self, seconds: float | None) -> aiohttp.ClientSession:
         headers = {
@@ -126,7 +166,7 @@ async def last_result(access: Access, response: aiohttp.ClientResponse, report: 
             if report is not None:
                 report(message.params)
         elif bytes(message.result):
-            return Reply(bytes(message.result), response.headers.get("X-Naru-Call-Id", ""))
+            return Reply(bytes(message.result), response.headers.get(CALL_ID, ""))
     raise CliError(f"{access.url} answered HTTP {response.status} without a result", Exit.UNREACHABLE)
 
 
@@ -141,13 +181,42 @@ def decode(access: Access, response: aiohttp.ClientResponse, text: bytes) -> Mes
 def rpc_failure(access: Access, response: aiohttp.ClientResponse, error: RpcError) -> CliError:
     reason = str(error.data.get("reason", ""))
     code = EXITS_BY_REASON.get(reason, Exit.FAILURE)
-    message = error.message
+    message = with_facts(error.message, telling(error.data)) + remedy(access, reason, error.data)
     if response.status in (401, 403) and code is Exit.FAILURE:
         code = Exit.REFUSED
     if reason == "UNAUTHENTICATED":
         message = f"{message} ({access.credential_from})"
-    facts = {"code": error.code, "call_id": response.headers.get("X-Naru-Call-Id", ""), **error.data}
+    facts = {"code": error.code, "call_id": response.headers.get(CALL_ID, ""), **error.data}
     return CliError(message, code, reason, {name: value for name, value in facts.items() if value != ""})
+
+
+def telling(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a failure that tell people more: neither what every one has, nor what is shown in another way."""
+    return {
+        name: value
+        for name, value in data.items()
+        if name not in NOT_TELLING and "/" not in name and not isinstance(value, dict) and not has_objects(value)
+    }
+
+
+def has_objects(value: object) -> bool:
+    return isinstance(value, list) and any(isinstance(item, dict | list) for item in value)
+
+
+def remedy(access: Access, reason: str, data: Mapping[str, Any]) -> str:
+    """The command or the setting that helps, where the CLI knows better than a sentence for every client."""
+    tool = data.get("tool", "TOOL")
+    if reason == "TOOL_VERSION_AMBIGUOUS":
+        versions = data.get("active_versions") or ["VERSION"]
+        return f" `naru tool activate {tool} {versions[0]}` leaves that one active"
+    if reason == "TOOL_NOT_ACTIVE":
+        return f"; `naru tool show {tool}` lists its versions, `naru tool activate {tool} VERSION` makes one active"
+    if reason == "TOOL_NOT_FOUND":
+        return "; `naru tool list` tells which there are"
+    if reason == "PATH_NOT_FOUND":
+        path = urlsplit(access.url).path or "/"
+        return f" The path of {access.url} ({access.url_from}) is {path}; the gateway's is /mcp or in GATEWAY_MCP_PATHS"
+    return ""
 
 
 async def whole(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -15,8 +16,8 @@ from registry_service.cli.access import RPC_TIMEOUT, Access, CliError, admin_met
 
 EPILOG = (
     "Exit codes: 0 done · 1 failure · 2 wrong usage · 3 no such tool, version, account, secret or call · 4 token or "
-    "credential absent or refused · 5 registry or gateway out of reach · 6 the tool reported an error · 7 refused as "
-    "invalid, nothing was changed · 130 interrupted.\n\n"
+    "credential absent or refused · 5 registry or gateway out of reach · 6 the tool reported an error, or could not be "
+    "asked · 7 refused as invalid, nothing was changed · 130 interrupted.\n\n"
     'With --json the result is JSON on standard output, and an error is {"error": {"reason", "message", "exit_code"}} '
     "with further facts on standard error."
 )
@@ -51,12 +52,19 @@ def access() -> Access:
     return Access.from_env(os.environ, Path.cwd())
 
 
-def rpc(service: Callable[..., Any], method: str, request: Any, reach: Access | None = None) -> Any:
-    """One admin RPC over a connection of its own; raises CliError."""
-    reach = reach or access()
+@contextmanager
+def connected(service: Callable[..., Any], reach: Access) -> Iterator[Callable[[str, Any], Any]]:
+    """Admin RPCs over one connection; the first that fails leaves as a CliError."""
     metadata = admin_metadata(reach)
     with open_channel(reach) as channel:
-        return getattr(service(channel), method)(request, timeout=RPC_TIMEOUT, metadata=metadata)
+        stub = service(channel)
+        yield lambda method, request: getattr(stub, method)(request, timeout=RPC_TIMEOUT, metadata=metadata)
+
+
+def rpc(service: Callable[..., Any], method: str, request: Any, reach: Access | None = None) -> Any:
+    """One admin RPC over a connection of its own; raises CliError."""
+    with connected(service, reach or access()) as ask:
+        return ask(method, request)
 
 
 registry = partial(rpc, registry_pb2_grpc.RegistryStub)

@@ -1,12 +1,6 @@
 """`naru doctor`: looks at every link from here to the tools' endpoints, and names the setting that is wrong."""
 
 import asyncio
-import ipaddress
-import socket
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from enum import StrEnum
-from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
@@ -15,37 +9,11 @@ import msgspec
 import typer
 
 from naru.v1 import registry_pb2
-from registry_service.cli.access import Access, CliError, open_channel, serving
+from registry_service.cli.access import ADMIN_TOKEN_FILE, CREDENTIAL_FILE, Access, CliError, open_channel, serving
 from registry_service.cli.call import Gateway, cause
 from registry_service.cli.command import pages, registry
-
-CONNECT_SECONDS = 3.0
-
-
-class State(StrEnum):
-    OK = "ok"
-    # Something could not be looked at, or may be meant so.
-    WARNING = "warning"
-    WRONG = "wrong"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one look told. `setting` names what to change, `remedy` says how."""
-
-    check: str
-    state: State
-    message: str
-    setting: str = ""
-    remedy: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        return asdict(self)
-
-
-class Server(NamedTuple):
-    host: str
-    port: int
+from registry_service.cli.endpoints import CONNECT_SECONDS, endpoint_findings
+from registry_service.cli.finding import Finding, State
 
 
 async def examine(access: Access) -> list[Finding]:
@@ -87,7 +55,8 @@ def answers(channel: grpc.Channel) -> bool | None:
 
 def list_tools(access: Access) -> tuple[Finding, list[registry_pb2.Tool]]:
     if access.admin_token is None:
-        message = "NARU_ADMIN_TOKEN is not set: tools and endpoints are not looked at"
+        absent = access.absent("NARU_ADMIN_TOKEN", ADMIN_TOKEN_FILE, access.registry_from)
+        message = f"{absent}: tools and endpoints are not looked at"
         return Finding("admin token", State.WARNING, message, "NARU_ADMIN_TOKEN"), []
     try:
         tools = list(pages(registry, "ListTools", registry_pb2.ListToolsRequest(), "tools", access))
@@ -102,7 +71,7 @@ def refusal(access: Access, error: CliError) -> Finding:
         remedy = "take the value of the registry's REGISTRY_ADMIN_TOKEN"
         return Finding("admin token", State.WRONG, str(error), access.admin_token_from, remedy)
     if cause == "database_not_migrated":
-        remedy = "start the registry with REGISTRY_AUTO_MIGRATE=true, or migrate the database with Alembic"
+        remedy = "start one registry process with REGISTRY_AUTO_MIGRATE=true (the default)"
         return Finding(
             "database", State.WRONG, "the registry's database is not migrated", "REGISTRY_AUTO_MIGRATE", remedy
         )
@@ -120,60 +89,9 @@ def activity(tool: registry_pb2.Tool) -> Finding | None:
         message = f"is ambiguous: {versions} are all active, so that every call is refused"
         return Finding(check, State.WRONG, message, "active versions", remedy)
     if not tool.active_versions:
-        return Finding(check, State.WARNING, "has no active version", "active versions", f"naru tool show {tool.name}")
+        remedy = f"naru tool activate {tool.name} VERSION (naru tool show {tool.name} lists them)"
+        return Finding(check, State.WARNING, "has no active version", "active versions", remedy)
     return None
-
-
-async def endpoint_findings(access: Access, tools: list[registry_pb2.Tool]) -> list[Finding]:
-    servers: dict[Server, list[str]] = {}
-    for name, server in await asyncio.to_thread(lambda: list(endpoints(access, tools))):
-        users = servers.setdefault(server, [])
-        if name not in users:
-            users.append(name)
-    trouble = State.WRONG if is_local(access.registry) else State.WARNING
-    return list(await asyncio.gather(*(endpoint_finding(server, users, trouble) for server, users in servers.items())))
-
-
-def endpoints(access: Access, tools: list[registry_pb2.Tool]) -> Iterator[tuple[str, Server]]:
-    """Each active version's tool with the server of each of its lanes."""
-    for tool in tools:
-        for version in tool.active_versions:
-            request = registry_pb2.GetToolVersionRequest(tool=tool.name, version=version)
-            definition: dict[str, Any] = msgspec.json.decode(registry("GetToolVersion", request, access).definition)
-            for lane in definition.get("endpoint", {}).values():
-                url = urlsplit(lane["url"])
-                yield tool.name, Server(url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
-
-
-def is_local(target: str) -> bool:
-    """Whether the registry runs on this machine, so that it sees what the doctor sees."""
-    host = target.rpartition("/")[2].rpartition(":")[0].strip("[]")
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return target.startswith("unix:")
-
-
-async def endpoint_finding(server: Server, users: list[str], trouble: State) -> Finding:
-    check = f"endpoint {server.host}:{server.port}"
-    setting = "the endpoint's url in the manifest"
-    used = f"used by {', '.join(users[:5])}{' …' if len(users) > 5 else ''}"
-    elsewhere = "" if trouble is State.WRONG else " from this machine; the registry runs on another and may see more"
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            loop = asyncio.get_running_loop()
-            found = await loop.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
-            _, writer = await asyncio.open_connection(server.host, server.port)
-            writer.close()
-    except socket.gaierror:
-        remedy = "correct the host name, or the name server"
-        return Finding(check, trouble, f"{server.host} does not resolve{elsewhere}; {used}", setting, remedy)
-    except (OSError, TimeoutError):
-        remedy = "is the tool's server running?"
-        return Finding(check, trouble, f"nothing listens{elsewhere}; {used}", setting, remedy)
-    private = any(not ipaddress.ip_address(str(address[4][0]).partition("%")[0]).is_global for address in found)
-    guard = "; it is a private address, which REGISTRY_ENDPOINT_NETWORKS must admit" if private else ""
-    return Finding(check, State.OK, f"reachable, {used}{guard}")
 
 
 async def gateway_findings(access: Access) -> list[Finding]:
@@ -223,7 +141,8 @@ async def get(access: Access, path: str) -> tuple[int, str]:
 async def credential_finding(access: Access) -> Finding:
     check = "credential"
     if access.credential is None:
-        return Finding(check, State.WARNING, "NARU_CREDENTIALS is not set: no call was tried", "NARU_CREDENTIALS")
+        absent = access.absent("NARU_CREDENTIALS", CREDENTIAL_FILE, access.url_from)
+        return Finding(check, State.WARNING, f"{absent}: no call was tried", "NARU_CREDENTIALS")
     try:
         await Gateway(access, language="en").request("ping")
     except CliError as error:

@@ -51,10 +51,14 @@ class ManifestError(Exception):
 
 
 class Manifest(NamedTuple):
-    """`places` tells where each value stands, by JSON Pointer; it is empty for a file that was JSON already."""
+    """`places` tells where each value stands, by JSON Pointer; it is empty for a file that was JSON already.
+
+    `unused` names the variables that nothing asked for.
+    """
 
     text: bytes
     places: Mapping[str, Place]
+    unused: tuple[str, ...] = ()
 
 
 def read(path: Path, variables: Mapping[str, str]) -> Manifest:
@@ -95,7 +99,7 @@ def parse_yaml(text: str, variables: Mapping[str, str]) -> Manifest:
     if writer.faults:
         # What an alias repeats is one fault.
         raise ManifestError(list(dict.fromkeys(writer.faults)))
-    return Manifest(written.encode(), writer.places)
+    return Manifest(written.encode(), writer.places, tuple(name for name in variables if name not in writer.used))
 
 
 class Loader(yaml.SafeLoader):
@@ -150,6 +154,7 @@ class JsonWriter:
     variables: Mapping[str, str]
     faults: list[Fault] = field(default_factory=list)
     places: dict[str, Place] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
     nodes: int = 0
 
     def fault(self, node: yaml.Node, message: str) -> str:
@@ -214,6 +219,7 @@ class JsonWriter:
 
         def replace(match: re.Match[str]) -> str:
             name = match[1]
+            self.used.add(name)
             if name not in self.variables:
                 self.fault(node, f"${{{name}}} has no value: pass --set {name}=…")
             return self.variables.get(name, "")

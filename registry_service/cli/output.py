@@ -1,16 +1,15 @@
 """How the `naru` command shows things: tables and sentences for people, JSON for scripts."""
 
-import base64
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import typer
 from google.protobuf.timestamp_pb2 import Timestamp
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
@@ -18,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from naru.v1 import accounts_pb2, execution_pb2, registry_pb2
-from registry_service.cli.access import CliError, Exit
+from registry_service.cli.access import CliError
 from registry_service.cli.call import Progress, Report
 
 # What a terminal would obey, in text that came from elsewhere.
@@ -40,11 +39,15 @@ def note(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
+    """The first column is what a row is called: it stays whole, and the others are folded for it."""
     rows = list(rows)
     if not rows:
         note(empty)
         return
-    drawn = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn.add_column(columns[0], no_wrap=True, min_width=max(cell_len(row[0]) for row in rows))
+    for name in columns[1:]:
+        drawn.add_column(name, overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(cell.translate(CONTROLS)) for cell in row))
     # Into a pipe or a file a table keeps its lines whole.
@@ -132,64 +135,3 @@ def progress_bar(name: str) -> Iterator[Report | None]:
             bar.update(task, completed=progress.progress, total=progress.total, description=description)
 
         yield report
-
-
-class Block(msgspec.Struct):
-    """What is read of an MCP content block."""
-
-    type: str
-    text: str = ""
-    data: str = ""
-    mime_type: str = msgspec.field(name="mimeType", default="")
-    uri: str = ""
-    resource: "Resource | None" = None
-
-
-class Resource(msgspec.Struct):
-    uri: str = ""
-    mime_type: str = msgspec.field(name="mimeType", default="")
-    text: str = ""
-    blob: str = ""
-
-
-class CallResult(msgspec.Struct):
-    content: list[Block] = []
-    is_error: bool = msgspec.field(name="isError", default=False)
-
-
-def show_result(result: bytes, output: Path | None, *, as_json: bool) -> Exit:
-    """Shows a CallToolResult, given as JSON text; its binary parts go to the file `output`."""
-    parsed = msgspec.json.decode(result, type=CallResult)
-    if output is not None:
-        save_binary(parsed, output)
-    if as_json:
-        show_json(msgspec.Raw(result))
-    else:
-        for block in parsed.content:
-            show_block(block, saved=output is not None, is_error=parsed.is_error)
-    return Exit.TOOL_ERROR if parsed.is_error else Exit.OK
-
-
-def binary_of(block: Block) -> str:
-    """Base64 text; empty for a block of text."""
-    return block.data or (block.resource.blob if block.resource else "")
-
-
-def save_binary(result: CallResult, output: Path) -> None:
-    binaries = [binary for block in result.content if (binary := binary_of(block))]
-    if len(binaries) != 1:
-        raise CliError(f"--output: the answer has {len(binaries)} binary parts, not one", Exit.USAGE)
-    try:
-        output.write_bytes(base64.b64decode(binaries[0]))
-    except OSError as error:
-        raise CliError(f"--output: cannot write {output}: {error.strerror}", Exit.USAGE) from error
-
-
-def show_block(block: Block, *, saved: bool, is_error: bool) -> None:
-    if binary := binary_of(block):
-        kind = block.mime_type or (block.resource.mime_type if block.resource else "") or block.type
-        size = len(binary) * 3 // 4 - binary.count("=", -2)
-        note(f"[{kind}, {size} bytes{'' if saved else '; --output FILE saves it'}]")
-        return
-    text = block.text or (block.resource.text if block.resource else "") or block.uri
-    (note if is_error else show)(text)

@@ -2,14 +2,16 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from naru.v1 import registry_pb2
 from registry_service.cli import manifest_file
 from registry_service.cli import output as out
 from registry_service.cli.access import CliError, Exit
+from registry_service.cli.call import type_names
 from registry_service.cli.command import AsJson, command, new_app, pages, registry
 
 app = new_app(help="Registers, activates and shows tools.")
@@ -21,12 +23,16 @@ Version = Annotated[str, typer.Argument(metavar="VERSION", help="The version, su
 @command(app, "apply")
 def tool_apply(
     file: Annotated[Path, typer.Option("--file", "-f", help="The manifest, YAML or JSON; - for standard input.")],
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Fill in ${NAME}.")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Fill in ${NAME} below `endpoint`.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Registers and activates what a manifest says: all of it, or nothing if there is one fault."""
     manifest = read_manifest(file, dict(variable(text) for text in sets or ()))
+    for name in manifest.unused:
+        out.note(f"--set {name} fills in nothing: there is no ${{{name}}} below an `endpoint` of {file}")
     request = registry_pb2.ApplyManifestRequest(manifest=manifest.text, validate_only=dry_run)
     answer: registry_pb2.ApplyManifestResponse = registry("ApplyManifest", request)
     if answer.faults:
@@ -117,10 +123,16 @@ def tool_list(as_json: AsJson = False) -> None:
 @command(app, "show")
 def tool_show(
     name: ToolName,
-    version: Annotated[str | None, typer.Option("--version", help="Only this version, with its definition.")] = None,
+    number: Annotated[
+        str | None, typer.Argument(metavar="[VERSION]", help="Only this version, with its definition.")
+    ] = None,
+    option: Annotated[str | None, typer.Option("--version", help="The same.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Shows a tool's versions, or the definition of one."""
+    """Shows a tool's versions and arguments, or the definition of one version."""
+    if number is not None and option is not None and number != option:
+        raise CliError(f"VERSION {number} and --version {option} name two versions: use one", Exit.USAGE)
+    version = number if option is None else option
     if version is not None:
         found = registry("GetToolVersion", registry_pb2.GetToolVersionRequest(tool=name, version=version))
         out.show_json(out.version_dict(found))
@@ -133,6 +145,43 @@ def tool_show(
         return
     rows = [(item.version, "active" if item.active else "", out.time_of(item.create_time)) for item in versions]
     out.table([name, "state", "registered"], rows, "no versions")
+    shown = [item for item in versions if item.active] or versions[:1]
+    for item in shown:
+        show_arguments(item, "argument" if len(shown) == 1 else f"argument of {item.version}")
+
+
+def show_arguments(version: registry_pb2.ToolVersion, title: str) -> None:
+    """What `naru call` takes: the properties of the input schema."""
+    schema = msgspec.json.decode(version.definition, type=InputSchemaOnly).input_schema
+    rows = [
+        (name, type_text(property_), "required" if name in schema.required else "", description(property_))
+        for name, property_ in schema.properties.items()
+    ]
+    out.table([title, "type", "", "meaning"], rows, f"{version.version} names no arguments")
+
+
+class InputSchema(msgspec.Struct):
+    """What is read of a schema whose properties and `required` are where they usually are."""
+
+    properties: dict[str, Any] = {}
+    required: list[Any] = []
+
+
+class InputSchemaOnly(msgspec.Struct):
+    input_schema: InputSchema = msgspec.field(name="inputSchema", default_factory=InputSchema)
+
+
+def type_text(schema: object) -> str:
+    """`integer`, `string | null`, `"a" | "b"`; empty where the schema says it in another way."""
+    if not isinstance(schema, dict):
+        return ""
+    if isinstance(values := schema.get("enum"), list):
+        return " | ".join(msgspec.json.encode(value).decode() for value in values)
+    return " | ".join(sorted(type_names(schema)))
+
+
+def description(schema: object) -> str:
+    return str(schema.get("description", "")) if isinstance(schema, dict) else ""
 
 
 def show_tool(tool: registry_pb2.Tool, as_json: bool) -> None:

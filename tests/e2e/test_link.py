@@ -115,6 +115,7 @@ class TestRegistry:
             reply = await call
             assert_unknown(reply)
             assert reply.call_id == call_id
+        gateway.stop()  # and with it come the last lines of its log
         (record,) = (r for r in gateway.records() if r.get("method") == "tools/call")
         assert record["call_id"] == call_id
 

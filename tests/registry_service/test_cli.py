@@ -1,9 +1,12 @@
 """The `naru` command against a running demo: what it prints and changes, and the exit codes it promises."""
 
 import base64
+import errno
 import json
 import os
 import pty
+import re
+import signal
 import socket
 import stat
 import subprocess
@@ -15,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from registry_service.cli import app as cli
+from registry_service.cli.access import with_facts
 from tests.examples.running import Run, environment
 
 
@@ -62,6 +66,25 @@ def manifest(name: str, version: str, url: str = "http://127.0.0.1:1/x", **membe
     return json.dumps({"tools": [tool | {"endpoint": {"production": {"url": url}}} | members]})
 
 
+def read_all(terminal: int) -> str:
+    """What is drawn at a terminal until its other end is closed."""
+    drawn = b""
+    try:
+        while chunk := os.read(terminal, 4096):
+            drawn += chunk
+    except OSError:  # Linux's way of saying that it is over
+        pass
+    os.close(terminal)
+    return drawn.decode()
+
+
+def switched(naru, name: str, *versions: str) -> None:
+    """A new tool, with these versions active."""
+    for version in versions:
+        assert naru("tool", "apply", "-f", "-", stdin=manifest(name, version)).code == 0
+        assert naru("tool", "activate", name, version, "--keep-others").code == 0
+
+
 # Tools
 
 
@@ -97,6 +120,26 @@ def test_a_definition_is_shown_digit_for_digit(naru, tmp_path):
     assert '"multipleOf": 1.0' in shown
     assert "http://tools.example/x" in shown
     assert json.loads(shown)["active"] is False
+    assert naru("tool", "show", "digits", "1.10").out == shown
+
+
+def test_the_arguments_of_a_tool_are_shown(naru):
+    lines = {words[0]: words for line in naru("tool", "show", "text_stats").out.splitlines() if (words := line.split())}
+    assert lines["text"][1:3] == ["string", "required"]
+    assert lines["details"][1] == "boolean"
+    assert "required" not in lines["details"]
+
+
+def test_a_variable_that_fills_nothing_is_told(naru):
+    source = "tools:\n- {name: unfilled, version: 1, description: '${FOO}', inputSchema: {type: object}, "
+    source += "endpoint: {production: {url: 'http://tools.example/'}}}\n"
+    said = naru("tool", "apply", "-f", "-", "--set", "FOO=1", stdin=source)
+    assert said.code == 0
+    assert "--set FOO fills in nothing" in said.err
+
+
+def test_the_version_of_the_command_is_shown(naru):
+    assert re.fullmatch(r"naru [0-9.]+\n", naru("--version").out)
 
 
 def test_a_dry_run_changes_nothing(naru):
@@ -174,8 +217,10 @@ def test_a_file_that_is_no_manifest_is_told_with_its_line(naru, tmp_path):
         (["call", "echo", "--arg", "x:={"], 2, "not JSON"),
         (["call", "echo", "--args", "[]"], 2, "not a JSON object"),
         (["call", "echo", "--args", "{}", "--arg", "a=b"], 2, "use one"),
-        (["call", "no.such"], 3, ""),
         (["call", "echo", "--lane", "moon"], 7, ""),
+        (["call", "text_stats"], 7, "ARGUMENTS_INVALID"),
+        (["tool", "show", "echo", "1.0.0", "--version", "2.0.0"], 2, "two versions"),
+        (["call", "no.such"], 3, "naru tool list"),
     ],
 )
 def test_failures_have_their_exit_codes(naru, arguments, code, words):
@@ -234,6 +279,61 @@ def test_secrets_are_rotated_and_revoked(naru, account, tmp_path):
     assert naru(*call, NARU_CREDENTIALS=str(file)).code == 0
     assert naru("account", "rotate", client_id, "--revoke-others", "--json").json["secrets"][0]["hint"] != second[-4:]
     assert naru(*call, NARU_CREDENTIALS=str(file)).code == 4
+
+
+def clients(naru) -> list[str]:
+    return [account["client_id"] for account in naru("account", "list", "--json").json]
+
+
+def test_a_credential_is_saved_and_never_overwritten_by_another(naru, tmp_path):
+    file = tmp_path / "credential"
+    assert naru("account", "create", "first", "--save", str(file)).code == 0
+    first, known = file.read_text(), clients(naru)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    said = naru("account", "create", "second", "--save", str(file))
+    assert (said.code, f"{file} exists" in said.err, "--force" in said.err) == (2, True, True)
+    assert (file.read_text(), clients(naru)) == (first, known)
+    assert naru("account", "create", "third", "--save", str(file), "--force").code == 0
+    assert file.read_text() != first
+    assert [path.name for path in tmp_path.iterdir()] == ["credential"]
+
+
+@pytest.mark.parametrize("name", ["no/such/directory/file", "."])
+def test_no_account_is_made_for_a_file_that_cannot_be_written(naru, tmp_path, name):
+    known = clients(naru)
+    said = naru("account", "create", "nobody", "--save", str(tmp_path / name))
+    assert (said.code, "--save: " in said.err) == (2, True)
+    assert clients(naru) == known
+
+
+def test_nothing_is_left_of_a_file_whose_account_was_refused(naru, tmp_path):
+    assert naru("account", "create", "x", "--plan", "golden", "--save", str(tmp_path / "file")).code == 7
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_credential_that_cannot_be_saved_after_all_is_shown(naru, tmp_path, monkeypatch):
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("registry_service.cli.secret_file.os.write", full)
+    said = naru("account", "create", "saved", "--save", str(tmp_path / "file"), "--json")
+    assert (said.code, "No space left" in said.err) == (1, True)
+    monkeypatch.undo()
+    assert said.json["credential"].startswith(said.json["client_id"] + ":nrcs_")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ids_are_whole_in_a_narrow_terminal(run, account):
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "registry_service.cli.app", "account", "list"]
+    variables = environment({"TERM": "dumb", "COLUMNS": "80"})
+    with subprocess.Popen(command, cwd=run.directory, env=variables, stdout=end, stderr=subprocess.STDOUT) as process:
+        os.close(end)
+        drawn = read_all(terminal)
+        assert process.wait(30) == 0
+    assert account[0] in drawn
+    assert "…" not in drawn
+    assert max(map(len, drawn.splitlines())) <= 80
 
 
 def test_an_account_is_updated(naru, account):
@@ -310,9 +410,55 @@ def test_an_error_of_the_tool_is_code_6_with_the_call_to_look_up(naru):
 def test_bad_arguments_are_told_in_the_terminal_s_language(naru):
     korean = naru("call", "text_stats", LC_ALL="ko_KR.UTF-8")
     english = naru("call", "text_stats", LC_ALL="en_US.UTF-8")
-    assert (korean.code, english.code) == (6, 6)
+    assert (korean.code, english.code) == (7, 7)
     assert english.err.isascii()
+    assert naru("call", "text_stats", LC_ALL="C.UTF-8").err == english.err
     assert not korean.err.isascii()
+
+
+@pytest.mark.parametrize(
+    ("url", "headers", "words"),
+    [
+        ("http://10.255.255.1/x", {}, "(address not allowed): REGISTRY_ENDPOINT_NETWORKS"),
+        ("http://127.0.0.1:1/x", {}, "(no connection)"),
+        ("http://127.0.0.1:1/x", {"X-Key": "${secret:lost}"}, "(secret not available): REGISTRY_SECRETS_DIR"),
+    ],
+)
+def test_it_is_told_why_a_tool_could_not_be_asked(naru, url, headers, words):
+    endpoint = {"production": {"url": url, "headers": headers}}
+    tool = {"name": "unreached", "version": "1", "description": "x", "inputSchema": {"type": "object"}, "active": True}
+    name = f"unreached.{len(words)}"
+    source = json.dumps({"tools": [tool | {"name": name, "endpoint": endpoint}]})
+    assert naru("tool", "apply", "-f", "-", stdin=source).code == 0
+    said = naru("call", name)
+    assert said.code == 6
+    assert f"TOOL_UNREACHABLE {words}" in said.err
+
+
+def test_what_cannot_be_called_names_the_command_that_helps(naru):
+    switched(naru, "two.active", "1.0", "2.0")
+    said = naru("call", "two.active")
+    assert (said.code, "`naru tool activate two.active " in said.err) == (1, True)
+    naru("tool", "deactivate", "two.active", "1.0")
+    naru("tool", "deactivate", "two.active", "2.0")
+    said = naru("call", "two.active")
+    assert (said.code, "`naru tool activate two.active VERSION`" in said.err) == (3, True)
+
+
+def test_lanes_and_plans_have_their_exit_codes(naru, account):
+    switched(naru, "one.lane", "1")
+    assert naru("call", "one.lane", "--lane", "real_test").code == 7
+    tool = json.loads(manifest("for.pro", "1"))["tools"][0] | {"access": {"plans": ["pro"]}, "active": True}
+    assert naru("tool", "apply", "-f", "-", stdin=json.dumps({"tools": [tool]})).code == 0
+    said = naru("call", "for.pro", NARU_CREDENTIALS=account[1])
+    assert (said.code, "PERMISSION_DENIED" in said.err) == (4, True)
+
+
+def test_facts_are_not_repeated():
+    facts = {"detail": "not allowed", "plan": "x", "plans": ["lite", "pro"], "seconds": 3.0, "version": "1"}
+    assert with_facts("no plan x", facts) == "no plan x (not allowed, plans lite, pro, seconds 3, version 1)"
+    assert with_facts("no x of lite and pro in 3 s: not allowed (1.0)", facts).endswith("(1.0) (version 1)")
+    assert with_facts("no x of lite and pro in 3 s: not allowed. 1.", facts).endswith("1.")
 
 
 def test_errors_are_json_too(naru):
@@ -329,16 +475,11 @@ def test_progress_is_a_bar_at_a_terminal(run):
     variables = environment({"TERM": "xterm", "COLUMNS": "100"})
     with subprocess.Popen(command, cwd=run.directory, env=variables, stdout=subprocess.PIPE, stderr=end) as process:
         os.close(end)
-        drawn = b""
-        try:
-            while chunk := os.read(terminal, 4096):
-                drawn += chunk
-        except OSError:  # the other end is closed: Linux's way of saying that it is over
-            pass
+        drawn = read_all(terminal)
         out, _ = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "5장 가운데 3장을 썼습니다" in drawn.decode()
-    assert "3/5" in drawn.decode()
+    assert "5장 가운데 3장을 썼습니다" in drawn
+    assert "3/5" in drawn
     assert json.loads(out)["structuredContent"]["title"] == "느린 보고서"
 
 
@@ -371,10 +512,27 @@ def test_settings_of_the_environment_are_used(naru, run, tmp_path, monkeypatch):
 def test_secrets_of_the_run_are_not_sent_elsewhere(naru):
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
+        only = "is not set; the one in .naru/ is only used with the address of that run"
         said = naru("tool", "list", NARU_REGISTRY=address)
-        assert (said.code, "NARU_ADMIN_TOKEN is not set" in said.err) == (4, True)
+        assert (said.code, f"NARU_ADMIN_TOKEN {only}, not NARU_REGISTRY's" in said.err) == (4, True)
         said = naru("call", "echo", NARU_URL=f"http://{address}/mcp")
-        assert (said.code, "NARU_CREDENTIALS is not set" in said.err) == (4, True)
+        assert (said.code, f"NARU_CREDENTIALS {only}, not NARU_URL's" in said.err) == (4, True)
+
+
+def test_from_another_directory_it_is_told_where_naru_looks(naru, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["tool", "list"], ["call", "echo"]):
+        said = naru(*arguments)
+        assert said.code == 4
+        assert f"in the current directory ({tmp_path})" in said.err
+
+
+def test_a_damaged_run_file_says_how_to_start_anew(naru, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".naru").mkdir()
+    (tmp_path / ".naru" / "run.json").write_text("{")
+    said = naru("tool", "list")
+    assert (said.code, "removing .naru/" in said.err) == (2, True)
 
 
 def test_wrong_secrets_are_code_4_and_name_their_setting(naru, run):
@@ -406,7 +564,26 @@ def test_a_server_that_is_no_gateway_is_code_5(naru, run):
 
 def test_a_call_that_takes_too_long_is_given_up(naru):
     said = naru("call", "slow_report", "--arg", "seconds=2", "--timeout", "0.5")
-    assert (said.code, "within 0.5 seconds" in said.err) == (5, True)
+    assert (said.code, "within 0.5 seconds; the call may still run" in said.err) == (5, True)
+    call_id = said.err.partition("`naru record ")[2].partition("`")[0]
+    assert naru("record", call_id, "--json").json["tool"] == "slow_report"
+
+
+def test_ctrl_c_names_the_call(run):
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "registry_service.cli.app", "call", "slow_report"]
+    command += ["--args", '{"seconds":60,"steps":600}']
+    variables = environment({"TERM": "xterm", "COLUMNS": "200"})
+    with subprocess.Popen(command, cwd=run.directory, env=variables, stdout=subprocess.DEVNULL, stderr=end) as call:
+        os.close(end)
+        drawn = b""
+        while b"/600" not in drawn:  # the first progress: the call runs
+            drawn += os.read(terminal, 4096)
+        call.send_signal(signal.SIGINT)
+        said = read_all(terminal)
+        assert call.wait(30) == 130
+    assert "interrupted; the call may still run: `naru record " in said
+    assert "Traceback" not in said
 
 
 def test_help_tells_the_exit_codes(naru):
@@ -427,6 +604,13 @@ def test_the_installed_command_is_this_one(run):
         check=True,
     )
     assert len(json.loads(said.stdout)) >= 6
+
+
+def test_an_address_without_the_mcp_path_is_told(naru, run):
+    credential = state_file(run, "demo.credentials").read_text().strip()
+    url = addresses(run)["url"].removesuffix("/mcp")
+    said = naru("call", "echo", NARU_URL=url, NARU_CREDENTIALS=credential)
+    assert f"The path of {url} (NARU_URL) is /; the gateway's is /mcp" in said.err
 
 
 @pytest.mark.parametrize("url", ["http://[", "http://", "ftp://127.0.0.1/mcp", "127.0.0.1:8080", "http:///mcp"])

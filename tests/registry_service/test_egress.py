@@ -8,7 +8,12 @@ from ipaddress import ip_network
 import aiohttp
 import pytest
 
-from registry_service.egress import ATTEMPT, AddressRefusedError, Attempt, Connector, Guard
+from registry_service.egress import ATTEMPT, MAX_INFORMATIONAL, AddressRefusedError, Attempt, Connector, Guard
+from registry_service.endpoint import EndpointClient
+from registry_service.errors import ToolResponseInvalidError
+from registry_service.requests import call_headers
+from tests.registry_service.test_endpoint import make_tool
+from tests.scripted_endpoint import ScriptedEndpoint
 
 EVERYTHING = [ip_network("0.0.0.0/0"), ip_network("::/0")]
 LOOPBACK = [ip_network("127.0.0.0/8")]
@@ -174,3 +179,39 @@ async def test_a_kept_connection_that_the_server_closed_is_not_used_again():
                 assert await response.read() == b"ok"
     server.close()
     assert len(served) == 50
+
+
+async def test_an_endpoint_that_answers_1xx_for_ever_fails_at_once_and_holds_up_nobody():
+    """The event loop stood still until the timeout, which could not fire either."""
+    async with ScriptedEndpoint() as endpoint:
+        client = EndpointClient(LOOPBACK, None, 1000)
+        await client.open()
+        try:
+            for idempotent in (False, True):
+                before = len(endpoint.received)
+                tool = make_tool(endpoint.url("/processing-for-ever"), idempotent=idempotent)
+                request = client.prepare(tool, "production", b"{}")
+                headers = call_headers("0" * 32, "r", "", "")
+                began = asyncio.get_running_loop().time()
+                with pytest.raises(ToolResponseInvalidError) as caught:
+                    await client.call(request, headers, Attempt(), None)
+                assert caught.value.facts["detail"] == "malformed HTTP"
+                assert asyncio.get_running_loop().time() - began < 2
+                assert len(endpoint.received) == before + 1
+                async with asyncio.timeout(5):
+                    await endpoint.gone()
+        finally:
+            await client.close()
+
+
+async def test_1xx_answers_are_counted_for_each_request():
+    async with (
+        ScriptedEndpoint() as endpoint,
+        aiohttp.ClientSession(connector=Connector(Guard(LOOPBACK))) as session,
+    ):
+        for _ in range(3):
+            async with session.get(endpoint.url(f"/early-hints?n={MAX_INFORMATIONAL}")) as response:
+                assert await response.json() == {"hinted": True}
+        assert endpoint.connections == 1
+        with pytest.raises(aiohttp.ClientResponseError, match="too many 1xx answers"):
+            await session.get(endpoint.url(f"/early-hints?n={MAX_INFORMATIONAL + 1}"))
