@@ -15,6 +15,8 @@ PROTOC := PATH="$(VENV)/bin:$$PATH" $(PY) -m grpc_tools.protoc -I proto
 
 # Arguments for pytest, such as `make test T="tests/gateway -x"`.
 T :=
+# Arguments for the bench, such as `make bench B="--concurrency 32 --check"`.
+B :=
 
 .PHONY: help
 help: ## Tell the targets
@@ -57,8 +59,8 @@ proto-check: $(VENV)/.dev ## Check that the generated code is that of proto/
 	{ echo "proto-check: the generated code is not fresh: make proto" >&2; exit 1; }
 
 .PHONY: bench
-bench: $(VENV)/.dev ## Measure Naru beside a bare floor
-	@$(PY) -m bench
+bench: $(VENV)/.dev ## Measure Naru beside a bare floor, and its memory over 50 000 calls (about 3 minutes)
+	@$(PY) -m bench --soak $(B)
 
 .PHONY: conformance
 conformance: $(VENV)/.dev ## Run the official MCP conformance suite
