@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -214,18 +214,27 @@ class Stack:
         return admin
 
     def close(self) -> None:
-        """Stops what runs, the youngest first. Raises ProcessError for what had to be killed, when all have ended."""
+        """Stops what runs: all but registries at once, then these. Raises ProcessError for what had to be killed."""
         for admin in self._admins:
             admin.close()
-        faults = []
-        for process in reversed(self.processes):
-            if process.popen.poll() is None:
-                try:
-                    process.stop()
-                except ProcessError as error:
-                    faults.append(str(error))
+        others = [process for process in self.processes if process not in self.registries]
+        faults = [*_stop_all(others), *_stop_all(self.registries)]
         if faults:
             raise ProcessError("\n".join(faults))
+
+
+def _stop_all(processes: list[Process]) -> Iterator[str]:
+    """Tells all of them, then waits for each; yields what was wrong."""
+    running = [process for process in processes if process.popen.poll() is None]
+    for process in running:
+        with contextlib.suppress(ProcessLookupError):
+            process.popen.send_signal(signal.SIGTERM)
+    for process in running:
+        try:
+            process.wait_exit()
+        except ProcessError as error:
+            process.kill()
+            yield str(error)
 
 
 def _clean_environment() -> dict[str, str]:
