@@ -31,6 +31,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 STATE_DIRECTORY = ".naru"
 RUN_FILE, ADMIN_TOKEN_FILE, CREDENTIAL_FILE = "run.json", "admin.token", "demo.credentials"
 FROM_RUN = f"{STATE_DIRECTORY}/{RUN_FILE}"
+ANEW = f"removing {STATE_DIRECTORY}/ and a new `make run` start anew"
 DEFAULT_REGISTRY = "127.0.0.1:50051"
 DEFAULT_URL = "http://127.0.0.1:8080/mcp"
 # What an RPC may take, in seconds. None of those that the command uses waits for anything.
@@ -196,8 +197,7 @@ def read_run(state: Path) -> dict[str, str]:
     except OSError as error:
         raise CliError(f"cannot read {state / RUN_FILE}: {error.strerror}", Exit.USAGE) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        remedy = f"removing {STATE_DIRECTORY}/ and a new `make run` start anew"
-        raise CliError(f"{state / RUN_FILE} is damaged ({error}): {remedy}", Exit.USAGE) from error
+        raise CliError(f"{state / RUN_FILE} is damaged ({error}): {ANEW}", Exit.USAGE) from error
 
 
 def write_private(path: Path, text: str, mode: int = 0o600) -> None:
@@ -214,6 +214,8 @@ def read_text(path: Path, setting: str) -> str:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        if path.parent.name == STATE_DIRECTORY:
+            reason = f"{reason}; {ANEW}"
         raise CliError(f"{setting}: cannot read {path}: {reason}", Exit.USAGE) from error
 
 

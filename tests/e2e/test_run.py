@@ -187,6 +187,44 @@ def test_what_a_service_says_of_a_wrong_setting_is_shown(tmp_path):
     assert "REGISTRY_DEFAULT_TIMEOUT_SECONDS" in said
 
 
+def a_file_instead(state: Path) -> None:
+    state.write_text("")
+
+
+def a_directory_instead_of_the_lock(state: Path) -> None:
+    (state / "run.lock").mkdir(parents=True)
+
+
+def a_directory_instead_of_a_log(state: Path) -> None:
+    (state / "logs" / "gateway.log").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("spoil", [a_file_instead, a_directory_instead_of_the_lock, a_directory_instead_of_a_log])
+def test_a_state_directory_that_cannot_be_written_is_told_in_one_line(tmp_path, spoil):
+    spoil(tmp_path / ".naru")
+    code, said = refused(tmp_path, FREE_PORTS)
+    assert code == 1
+    assert said.startswith("make run: cannot write .naru/: ")
+    assert said.count("\n") == 1
+
+
+def test_a_damaged_database_says_how_to_start_anew(tmp_path):
+    (tmp_path / ".naru").mkdir()
+    (tmp_path / ".naru" / "naru.db").write_bytes(b"not a database" * 1000)
+    code, said = refused(tmp_path, FREE_PORTS)
+    assert code == 1
+    assert "file is not a database" in said
+    assert "Removing .naru/ and a new `make run` start anew" in said
+
+
+def test_a_damaged_credential_is_replaced_by_that_of_a_new_account(tmp_path):
+    (tmp_path / ".naru").mkdir()
+    (tmp_path / ".naru" / "demo.credentials").write_text("x\n")
+    (tmp_path / ".naru" / "run.json").write_text("{")
+    with Run(tmp_path) as run:
+        assert json.loads(shell(curl_lines(run)[0]))["result"]["isError"] is False
+
+
 def test_a_lost_pepper_gets_the_account_a_new_secret(tmp_path):
     with Run(tmp_path) as run:
         before = (tmp_path / ".naru" / "demo.credentials").read_text()

@@ -417,22 +417,23 @@ def test_bad_arguments_are_told_in_the_terminal_s_language(naru):
 
 
 @pytest.mark.parametrize(
-    ("url", "headers", "words"),
+    ("url", "headers", "detail", "remedy"),
     [
-        ("http://10.255.255.1/x", {}, "(address not allowed): REGISTRY_ENDPOINT_NETWORKS"),
-        ("http://127.0.0.1:1/x", {}, "(no connection)"),
-        ("http://127.0.0.1:1/x", {"X-Key": "${secret:lost}"}, "(secret not available): REGISTRY_SECRETS_DIR"),
+        ("http://10.255.255.1/x", {}, "address not allowed", "REGISTRY_ENDPOINT_NETWORKS"),
+        ("http://127.0.0.1:1/x", {}, "no connection", "nothing answers at the endpoint's url"),
+        ("http://127.0.0.1:1/x", {"X-Key": "${secret:lost}"}, "secret not available", "REGISTRY_SECRETS_DIR"),
     ],
 )
-def test_it_is_told_why_a_tool_could_not_be_asked(naru, url, headers, words):
-    endpoint = {"production": {"url": url, "headers": headers}}
-    tool = {"name": "unreached", "version": "1", "description": "x", "inputSchema": {"type": "object"}, "active": True}
-    name = f"unreached.{len(words)}"
-    source = json.dumps({"tools": [tool | {"name": name, "endpoint": endpoint}]})
-    assert naru("tool", "apply", "-f", "-", stdin=source).code == 0
+def test_it_is_told_once_why_a_tool_could_not_be_asked(naru, url, headers, detail, remedy):
+    name = detail.replace(" ", ".")
+    tool = json.loads(manifest(name, "1"))["tools"][0] | {"active": True}
+    tool["endpoint"] = {"production": {"url": url, "headers": headers}}
+    assert naru("tool", "apply", "-f", "-", stdin=json.dumps({"tools": [tool]})).code == 0
     said = naru("call", name)
     assert said.code == 6
-    assert f"TOOL_UNREACHABLE {words}" in said.err
+    assert said.err.count(f"({detail})") == 1
+    assert "TOOL_UNREACHABLE" in said.err
+    assert remedy in said.err
 
 
 def test_what_cannot_be_called_names_the_command_that_helps(naru):
@@ -533,6 +534,10 @@ def test_a_damaged_run_file_says_how_to_start_anew(naru, tmp_path, monkeypatch):
     (tmp_path / ".naru" / "run.json").write_text("{")
     said = naru("tool", "list")
     assert (said.code, "removing .naru/" in said.err) == (2, True)
+    (tmp_path / ".naru" / "run.json").write_text('{"registry":"127.0.0.1:1"}')
+    (tmp_path / ".naru" / "admin.token").write_bytes(b"\xff")
+    said = naru("tool", "list")
+    assert (said.code, "removing .naru/" in said.err) == (2, True)
 
 
 def test_wrong_secrets_are_code_4_and_name_their_setting(naru, run):
@@ -572,7 +577,7 @@ def test_a_call_that_takes_too_long_is_given_up(naru):
 def test_ctrl_c_names_the_call(run):
     terminal, end = pty.openpty()
     command = [sys.executable, "-m", "registry_service.cli.app", "call", "slow_report"]
-    command += ["--args", '{"seconds":60,"steps":600}']
+    command += ["--args", '{"seconds":5,"steps":600}']
     variables = environment({"TERM": "xterm", "COLUMNS": "200"})
     with subprocess.Popen(command, cwd=run.directory, env=variables, stdout=subprocess.DEVNULL, stderr=end) as call:
         os.close(end)

@@ -7,13 +7,20 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from registry_service.cli import app as cli
+from registry_service.cli.access import Access
+from registry_service.cli.endpoints import guarded
 from tests.examples.running import FREE_PORTS, Run, environment
+
+# A deleted tool's numbers are not used again.
+VERSIONS = count(1)
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +183,67 @@ def test_an_endpoint_that_cannot_be_reached(server, words):
 
 
 @contextmanager
+def tool_at(url: str, **headers: str):
+    """A tool whose active version leads to the URL."""
+    endpoint = {"production": {"url": url, "headers": headers}}
+    tool = {"name": "led", "version": str(next(VERSIONS)), "description": "x", "active": True}
+    source = json.dumps({"tools": [tool | {"inputSchema": {"type": "object"}, "endpoint": endpoint}]})
+    assert naru("tool", "apply", "-f", "-", stdin=source)[0] == 0
+    try:
+        yield
+    finally:
+        naru("tool", "delete", "led", "--yes")
+
+
+def test_an_address_that_is_never_called_is_wrong():
+    with tool_at("http://169.254.169.254/latest"):
+        code, wrong = examined()
+    assert (code, list(wrong)) == (1, ["endpoint 169.254.169.254:80"])
+    finding = wrong["endpoint 169.254.169.254:80"]
+    assert (finding["state"], "is never called" in finding["message"]) == ("wrong", True)
+
+
+def test_a_secret_of_a_definition_is_remarked():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        tool_at(f"http://127.0.0.1:{server.getsockname()[1]}/", **{"X-Key": "Bearer ${secret:a.key}"}),
+    ):
+        code, wrong = examined()
+    assert (code, list(wrong)) == (0, ["secret a.key"])
+    assert wrong["secret a.key"]["setting"] == "REGISTRY_SECRETS_DIR"
+    assert "used by led" in wrong["secret a.key"]["message"]
+
+
+def test_of_a_registry_that_is_not_that_of_a_run_it_is_said_that_private_addresses_need_a_setting(run):
+    registry = json.loads((run.directory / ".naru" / "run.json").read_text())["registry"]
+    token = (run.directory / ".naru" / "admin.token").read_text().strip()
+    code, wrong = examined(NARU_REGISTRY=registry, NARU_ADMIN_TOKEN=token)
+    assert code == 0
+    (check,) = wrong
+    assert check.startswith("endpoint 127.0.0.1:")
+    assert wrong[check]["state"] == "warning"
+    assert "only if REGISTRY_ENDPOINT_NETWORKS admits 127.0.0.1" in wrong[check]["message"]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "networks", "state"),
+    [
+        (["93.184.216.34"], None, "ok"),
+        (["93.184.216.34"], "", "ok"),
+        (["10.0.0.1", "93.184.216.34"], None, "ok"),
+        (["10.0.0.1"], None, "warning"),
+        (["::1"], None, "warning"),
+        (["::1"], "127.0.0.0/8,::1/128", "ok"),
+        (["10.0.0.1"], "127.0.0.0/8,::1/128", "wrong"),
+        (["10.0.0.1"], "10.0.0.0/8, 127.0.0.0/8", "ok"),
+    ],
+)
+def test_a_reachable_address_is_judged_by_what_the_registry_admits(addresses, networks, state):
+    access = replace(Access.from_env({}, Path("/")), networks=networks)
+    assert guarded("endpoint", access, addresses, "used by x").state == state
+
+
+@contextmanager
 def troubled_registry(directory: Path, trouble: str, **settings: str):
     """A registry of its own that listens and cannot serve, once its log says why; what leads there."""
     log = directory / "registry.log"
@@ -214,6 +282,7 @@ def test_a_database_that_is_not_migrated(tmp_path):
     assert code == 1
     assert wrong["database"]["message"] == "the registry's database is not migrated"
     assert wrong["database"]["setting"] == "REGISTRY_AUTO_MIGRATE"
+    assert "start one registry process with REGISTRY_AUTO_MIGRATE=true" in wrong["database"]["remedy"]
 
 
 def test_a_database_out_of_reach(tmp_path):

@@ -153,6 +153,11 @@ def test_a_json_file_is_passed_on_as_it_is(tmp_path):
     assert manifest_file.read(path, {}).text == path.read_bytes()
 
 
+def test_variables_that_fill_nothing_are_known():
+    source = b"tools:\n- {description: '${A} ${B}', endpoint: {production: {url: 'http://${B}/${C}'}}}\n"
+    assert manifest_file.parse(source, {"A": "1", "B": "2", "C": "3", "D": "4"}).unused == ("A", "D")
+
+
 @pytest.mark.parametrize(("text", "variables"), [('{"a": 1', {}), ('{"a": NaN}', {}), ("{}", {"DEMO_URL": "x"})])
 def test_a_json_file_that_is_no_json_or_wants_variables_is_refused(tmp_path, text, variables):
     path = tmp_path / "tools.json"
