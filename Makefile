@@ -27,8 +27,9 @@ run: $(VENV)/.demo ## Run registry, gateway and demo tools here; state in .naru/
 	@$(PY) -m examples.run
 
 .PHONY: test
-test: $(VENV)/.dev ## Run every test
-	@$(PY) -m pytest $(T)
+test: $(VENV)/.dev ## Run every test, two at a time
+	@$(PY) -m tests.e2e.node_setup
+	@$(PY) -m pytest --numprocesses 2 --dist loadfile $(T)
 
 .PHONY: check
 check: proto-check lint imports types ## Fresh generated code, style, import rules, types

@@ -208,7 +208,8 @@ class Connector(aiohttp.TCPConnector):
         super().__init__(
             limit=0, keepalive_timeout=KEEPALIVE_SECONDS, resolver=resolver, socket_factory=guard.make_socket
         )
-        self._factory = partial(_Handler, loop=self._loop)
+        handler: type[ResponseHandler] = _Handler
+        self._factory = partial(handler, loop=self._loop)
         self._seen: WeakSet[ResponseHandler] = WeakSet()
 
     async def connect(

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple, Protocol, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -29,6 +31,8 @@ from registry_service.database import (
 
 WRITE_SECONDS = 15.0
 CLAIM_SECONDS = 5.0
+# What a large group takes on the disk.
+ROOM_BYTES = 1024 * 1024
 _HOUR_MICROS = 3_600_000_000
 _SEOUL = ZoneInfo("Asia/Seoul")
 _T = TypeVar("_T")
@@ -89,6 +93,8 @@ _SQLITE_COUNT = (
     " ON CONFLICT (client_id, lane, period) DO UPDATE SET calls = calls + excluded.calls"
 )
 _SQLITE_SETTLE = "UPDATE calls SET state = ?, reason = ?, settle_time = ? WHERE call_id = ? AND state IN (1, 6)"
+# A write like any other for the disk, the locks and a server that lets read only.
+_PROBE = "UPDATE catalog_revision SET revision = revision"
 _SQLITE_FIND = "SELECT call_id FROM calls WHERE call_id = ?"
 
 _POSTGRESQL_BEGIN = "BEGIN; SELECT pg_advisory_xact_lock_shared({}, {})".format(*CATALOG_LOCK)
@@ -122,6 +128,7 @@ class Journal(Protocol):
     async def write(self, entries: Sequence[Entry], settlements: Sequence[Settlement]) -> int:
         """Writes the entries of the catalog's revision, counts them as usage, and settles; returns that revision.
 
+        With neither it is a probe: it writes what is there already, and does not wait for a lock of the file.
         Raises one of ROW_FAULTS or DatabaseUnreachableError when nothing was written, and OutcomeInDoubtError.
         """
 
@@ -166,16 +173,18 @@ class SqliteJournal:
     async def write(self, entries: Sequence[Entry], settlements: Sequence[Settlement]) -> int:
         async with self._database.turn:
             try:
-                await self._begin()
+                if not entries and not settlements:
+                    await self._visit(_find_room, self._database.path.parent)
+                await self._begin(patient=bool(entries or settlements))
                 revision = self._fill(entries, settlements)
             except ROW_FAULTS:
                 self._opened().rollback()
                 raise
-            except sqlite3.DatabaseError as error:
+            except (sqlite3.DatabaseError, OSError) as error:
                 self._drop()
                 raise DatabaseUnreachableError(str(error)) from error
             except BaseException:  # a transaction that stayed open would be in the way of all others
-                self._drop()
+                self._opened().rollback()
                 raise
             try:
                 await self._visit(self._opened().execute, "COMMIT")
@@ -205,13 +214,13 @@ class SqliteJournal:
             await asyncio.wait({visit})
             raise
 
-    async def _begin(self) -> None:
-        """No writer of this process is in the way; whoever else is gets the usual time to finish."""
+    async def _begin(self, *, patient: bool) -> None:
+        """No writer of this process is in the way; whoever else is gets the usual time to finish, if `patient`."""
         connection = self._opened()
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or not patient:
                 raise
             await self._visit(_begin_patiently, connection, self._busy_ms)
 
@@ -225,6 +234,8 @@ class SqliteJournal:
             connection.executemany(_SQLITE_COUNT, usage(current))
         if settlements:
             connection.executemany(_SQLITE_SETTLE, [settlement[:4] for settlement in settlements])
+        if not entries and not settlements:
+            connection.execute(_PROBE)
         return revision
 
     def _opened(self) -> sqlite3.Connection:
@@ -237,6 +248,13 @@ class SqliteJournal:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _find_room(directory: Path) -> None:
+    """Raises OSError on a full disk. The probe's own page would fit where a group does not, and health would flap."""
+    with TemporaryFile(dir=directory) as file:
+        file.write(bytes(ROOM_BYTES))
+        file.flush()
 
 
 def _begin_patiently(connection: sqlite3.Connection, busy_ms: int) -> None:
@@ -307,6 +325,8 @@ class PostgresqlJournal:
             await connection.execute(_POSTGRESQL_ADMIT, *columns, self._database.executor)
         if settlements:
             await connection.execute(_POSTGRESQL_SETTLE, *list(zip(*settlements, strict=True))[:4])
+        if not entries and not settlements:
+            await connection.execute(_PROBE)
         if current:
             # Last: other replicas wait for these rows until the transaction ends.
             await connection.execute(_POSTGRESQL_COUNT, *zip(*usage(current), strict=True))

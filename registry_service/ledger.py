@@ -66,7 +66,8 @@ def new_call_id() -> str:
 class Ledger:
     """Writes admissions and settlements in groups, by one task.
 
-    When the database is away, admissions are refused and settlements kept, until it is back or the process ends.
+    When the database is away, admissions are refused and settlements kept, until it is back or the process ends. After
+    a failure, admissions wait until the ledger has been written again: the settlements that wait, or a probe.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Ledger:
         # Admissions whose COMMIT broke: whether they were written is found out on the next connection.
         self._doubtful: list[Entry] = []
         self._running = 0
+        # Since the last group that was written.
         self._failures = 0
         self._away = True
         self._closing = asyncio.Event()
@@ -104,6 +106,11 @@ class Ledger:
         self._away = False
         self._writer = asyncio.create_task(self._write_groups(), name="ledger writer")
         self._sweeper = asyncio.create_task(self._sweep(), name="ledger sweeper")
+
+    @property
+    def is_writable(self) -> bool:
+        """False from a loss that outlasted one more attempt until something was written, by a probe if by nobody."""
+        return not self._away
 
     async def admit(self, admission: Admission) -> bool:
         """Records the call and counts it, durably, and returns True; or False when the catalog has changed since.
@@ -184,10 +191,11 @@ class Ledger:
         self._wake.set()
 
     async def _write_groups(self) -> None:
-        while await self._is_time_to_write():
-            entries = [entry for entry in self._entries[:MAX_GROUP] if not entry.admitted.cancelled()]
+        while await self._is_wanted():
+            asking = 0 if self._failures else MAX_GROUP
+            entries = [entry for entry in self._entries[:asking] if not entry.admitted.cancelled()]
             settlements = self._settlements[:MAX_GROUP]
-            del self._entries[:MAX_GROUP], self._settlements[:MAX_GROUP]
+            del self._entries[:asking], self._settlements[:MAX_GROUP]
             if not entries and not settlements:
                 continue
             try:
@@ -200,11 +208,28 @@ class Ledger:
                 _log.exception("a group of the ledger failed")
                 _fail(entries, settlements, error)
 
+    async def _is_wanted(self) -> bool:
+        """As `_is_time_to_write`, whatever comes of opening the journal: without a writer all would wait for ever."""
+        while True:
+            try:
+                return await self._is_time_to_write()
+            except Exception as error:  # noqa: BLE001 -- the supervisor of the writer: logged, refused, and tried again
+                _log.exception("the ledger could not be opened")
+                self._refuse_all(error)
+
+    def _refuse_all(self, error: Exception) -> None:
+        self._note_failure(error)
+        self._away = True
+        _refuse(self._entries)
+        self._entries.clear()
+
     async def _is_time_to_write(self) -> bool:
         """Waits for something to write and a journal to write it in; False when it is time to end instead."""
         while not self._hopeless:
             if not self._journal.is_open():
                 await self._reopen()
+            elif self._failures and not self._settlements:
+                self._note_recovery()  # the probe of `_reopen` was written
             elif self._entries or self._settlements:
                 await self._gather()
                 return True
@@ -242,7 +267,7 @@ class Ledger:
             self._doubtful += entries
             self._settlements[:0] = settlements
         else:
-            self._failures = 0
+            self._note_recovery()
             LEDGER_COMMIT_SECONDS.observe(time.perf_counter() - began)
             LEDGER_GROUP_SIZE.observe(len(entries) + len(settlements))
             for entry in entries:
@@ -278,22 +303,17 @@ class Ledger:
                 settlement.settled.set_result(None)
 
     async def _reopen(self) -> None:
-        """Tries once to open the journal anew, after a pause that grows with each failure."""
+        """Tries once to open the journal anew and to write to it, after a pause that grows with each failure."""
         with suppress(TimeoutError):
             async with asyncio.timeout(RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]):
                 await self._closing.wait()
         try:
             await self._journal.open(self._wake.set)
             await self._decide_doubtful()
-        except DatabaseUnreachableError as error:
-            self._note_failure(error)
-            self._away = True
-            _refuse(self._entries)
-            self._entries.clear()
-        else:
-            if self._away:
-                _log.info("the ledger can be written again")
-            self._away = False
+            # Opening is not enough: it succeeds on a full disk, and while another process holds the file's lock.
+            await self._journal.write((), ())
+        except (DatabaseUnreachableError, OutcomeInDoubtError) as error:
+            self._refuse_all(error)
 
     async def _decide_doubtful(self) -> None:
         if self._doubtful:
@@ -308,8 +328,16 @@ class Ledger:
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
         self._hopeless = self._closing.is_set()
-        if self._failures == 1 or self._failures % 60 == 0:
-            _log.warning("the ledger cannot be written", error=str(error), failures=self._failures)
+        if self._failures == 1:
+            _log.warning("the ledger cannot be written", error=str(error))
+        else:
+            self._away = True
+
+    def _note_recovery(self) -> None:
+        if self._failures:
+            _log.info("the ledger can be written again", failures=self._failures)
+        self._failures = 0
+        self._away = False
 
     def _give_up(self) -> None:
         """Whoever still waits is told; what was not settled will be found by the next sweep of another process."""

@@ -2,14 +2,14 @@
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar, cast
 
 import grpc
 import msgspec
 from google.protobuf.empty_pb2 import Empty
 from packaging.version import Version
-from sqlalchemy import func, select, update
+from sqlalchemy import Table, bindparam, case, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from naru.v1 import registry_pb2, registry_pb2_grpc
@@ -28,8 +28,8 @@ from registry_service.errors import (
     ToolVersionExistsError,
     ToolVersionNotFoundError,
 )
-from registry_service.manifest import Known, Steps, plan_steps, read_manifest
-from registry_service.models import Tool, ToolVersion, now_micros
+from registry_service.manifest import Entry, Known, ManifestFault, Steps, plan_steps, read_manifest
+from registry_service.models import CatalogRevision, Tool, ToolVersion, now_micros
 from registry_service.pages import MAX_PAGE, key_after, page_size, page_token, timestamp
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -37,6 +37,9 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 # A page ends where its JSON grows beyond this: a gRPC message may have 16 MiB.
 MAX_PAGE_BYTES = 8 * 1024 * 1024
 MAX_FAULTS_TOLD_BYTES = 4096
+
+_TOOLS, _VERSIONS = cast(Table, Tool.__table__), cast(Table, ToolVersion.__table__)
+_T = TypeVar("_T")
 
 
 class RegistryServicer(registry_pb2_grpc.RegistryServicer):
@@ -152,20 +155,32 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
     ) -> registry_pb2.ApplyManifestResponse:
         # A large one takes seconds, and the calls of this process must not wait for it.
         entries, faults = await asyncio.to_thread(read_manifest, request.manifest, self._catalog.plans.keys())
-        names = {entry.tool for entry in entries}
-        if faults or request.validate_only:
-            async with self._database.sessions() as session:
-                steps = plan_steps(entries, faults, await _known(session, names))
-        else:
-            async with self._database.change() as session:
-                steps = plan_steps(entries, faults, await _known(session, names))
-                await _carry_out(session, steps)
-            await self._catalog.load()
+        steps = await self._applied(entries, faults, validate_only=request.validate_only)
         fault = registry_pb2.ApplyManifestResponse.Fault
         return registry_pb2.ApplyManifestResponse(
             changes=steps.changes,
             faults=[fault(pointer=pointer, tool=tool, message=message) for pointer, tool, message in steps.faults],
         )
+
+    async def _applied(
+        self, entries: Sequence[Entry], faults: Sequence[ManifestFault], *, validate_only: bool
+    ) -> Steps:
+        """Plans before it takes the lock of the catalog, for which every call waits, and once more only if needed."""
+        names = {entry.tool for entry in entries}
+        async with self._database.sessions() as session:
+            # First: if the rows are newer than this revision, they are read again.
+            revision = await _revision(session)
+            known = await _known(session, names)
+        steps = await asyncio.to_thread(plan_steps, entries, faults, known)
+        if validate_only or not _changes_anything(steps):
+            return steps
+        async with self._database.change() as session:
+            if await _revision(session) != revision:
+                known = await _known(session, names)
+                steps = await asyncio.to_thread(plan_steps, entries, faults, known)
+            await _carry_out(session, steps)
+        await self._catalog.load()
+        return steps
 
     async def ListCatalog(  # noqa: N802
         self, request: registry_pb2.ListCatalogRequest, context: Context
@@ -231,45 +246,76 @@ async def _switch(session: AsyncSession, tool: Tool, active: set[str], wanted: s
 
 
 async def _set_active(session: AsyncSession, keys: Iterable[tuple[str, str]], *, active: bool) -> None:
-    for tool, version in keys:
-        chosen = update(ToolVersion).where(ToolVersion.tool == tool, ToolVersion.version == version)
-        await session.execute(chosen.values(active=active))
+    if rows := [{"of_tool": tool, "of_version": version} for tool, version in keys]:
+        chosen = update(_VERSIONS).where(
+            _VERSIONS.c.tool == bindparam("of_tool"), _VERSIONS.c.version == bindparam("of_version")
+        )
+        # On the connection, where a list of rows is one round trip to the database.
+        await (await session.connection()).execute(chosen.values(active=active), rows)
 
 
 async def _known(session: AsyncSession, tools: Collection[str]) -> dict[str, dict[Version, Known]]:
     """Returns every version number that these tools have used."""
     known: dict[str, dict[Version, Known]] = {}
-    names = sorted(tools)
-    for start in range(0, len(names), MAX_PAGE):
-        query = select(ToolVersion).where(ToolVersion.tool.in_(names[start : start + MAX_PAGE]))
-        for row in await session.scalars(query):
-            entry = Known(row.version, row.definition, row.active, row.delete_time is not None)
-            known.setdefault(row.tool, {})[Version(row.version)] = entry
+    columns = (_VERSIONS.c.tool, _VERSIONS.c.version, _VERSIONS.c.definition, _VERSIONS.c.active)
+    for names in _chunks(sorted(tools)):
+        query = select(*columns, _VERSIONS.c.delete_time).where(_VERSIONS.c.tool.in_(names))
+        for tool, version, definition, active, delete_time in await session.execute(query):
+            entry = Known(version, definition, active, delete_time is not None)
+            known.setdefault(tool, {})[Version(version)] = entry
     return known
 
 
+async def _revision(session: AsyncSession) -> int:
+    return (await session.execute(select(CatalogRevision.revision))).scalar_one()
+
+
+def _changes_anything(steps: Steps) -> bool:
+    return bool(steps.created or steps.activated or steps.deactivated)
+
+
 async def _carry_out(session: AsyncSession, steps: Steps) -> None:
-    if not (steps.created or steps.activated or steps.deactivated):
+    if not _changes_anything(steps):
         session.info["unchanged"] = True
         return
     await _touch(session, {name for name, _ in steps.activated | steps.deactivated} | {e.tool for e in steps.created})
-    session.add_all(_row(entry.tool, entry.version, entry.definition.document) for entry in steps.created)
-    await session.flush()
+    now = now_micros()
+    for entries in _chunks(steps.created):
+        keys = [(entry.tool, str(entry.version)) for entry in entries]
+        rows = [
+            {
+                "tool": tool,
+                "version": version,
+                "definition": entry.definition.document,
+                "active": (tool, version) in steps.activated,
+                "create_time": now,
+            }
+            for entry, (tool, version) in zip(entries, keys, strict=True)
+        ]
+        await (await session.connection()).execute(insert(_VERSIONS), rows)
     await _set_active(session, steps.deactivated, active=False)
-    await _set_active(session, steps.activated, active=True)
+    # Those that were created have it from the start.
+    new = {(entry.tool, str(entry.version)) for entry in steps.created}
+    await _set_active(session, steps.activated - new, active=True)
 
 
-async def _touch(session: AsyncSession, names: Iterable[str]) -> None:
+async def _touch(session: AsyncSession, names: Collection[str]) -> None:
     """Makes or revives the tools, and marks them as changed now."""
     now = now_micros()
-    for name in names:
-        tool = await session.get(Tool, name)
-        if tool is None:
-            session.add(Tool(name=name, create_time=now, update_time=now))
-        else:
-            tool.create_time = tool.create_time if tool.delete_time is None else now
-            tool.delete_time, tool.update_time = None, now
-    await session.flush()
+    connection = await session.connection()
+    since = case((_TOOLS.c.delete_time.is_(None), _TOOLS.c.create_time), else_=now)
+    touched = update(_TOOLS).values(create_time=since, update_time=now, delete_time=None)
+    for chunk in _chunks(sorted(names)):
+        known = set(await session.scalars(select(_TOOLS.c.name).where(_TOOLS.c.name.in_(chunk))))
+        if known:
+            await connection.execute(touched.where(_TOOLS.c.name.in_(known)))
+        if new := [{"name": name, "create_time": now, "update_time": now} for name in chunk if name not in known]:
+            await connection.execute(insert(_TOOLS), new)
+
+
+def _chunks(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """Statements have a bound on their parameters, and other tasks their turn between them."""
+    return (items[start : start + MAX_PAGE] for start in range(0, len(items), MAX_PAGE))
 
 
 def _row(tool: str, version: Version, definition: bytes) -> ToolVersion:

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -39,12 +39,14 @@ MAX_ANSWER_BYTES = 48 * 1024 * 1024
 GC_THRESHOLD = (20_000, 20, 20)
 PING_SECONDS = 2.0
 RETRY_SECONDS = 2.0
-# For so long, at a stop, the port stays open for clients to hear that health says NOT_SERVING. What comes meanwhile is
-# answered, whereas gRPC cancels without a word what comes between the end of a server and its clients' knowing of it.
+# For so long, at a stop, calls are served as ever while clients hear that health says NOT_SERVING; and then the port
+# stays open for as long again. What comes meanwhile is refused in words, whereas gRPC cancels without one what comes
+# between the end of a server and its clients' knowing of it.
 LAME_DUCK_SECONDS = 0.5
 # Lets the answers of calls that were cut at the end of the grace leave the process.
 FAREWELL_SECONDS = 1.0
 CLOSE_SECONDS = 5.0
+EXECUTION = execution_pb2.DESCRIPTOR.services_by_name["Execution"].full_name
 _FOREVER_MS = 2**31 - 1
 
 _NO_ANSWER: tuple[type[BaseException], ...] = (TimeoutError, *UNAVAILABLE)
@@ -128,7 +130,7 @@ class Process:
             names.append(accounts_pb2.DESCRIPTOR.services_by_name["Accounts"].full_name)
         if "execution" in wanted:
             execution_pb2_grpc.add_ExecutionServicer_to_server(self._make_execution(), server)
-            names.append(execution_pb2.DESCRIPTOR.services_by_name["Execution"].full_name)
+            names.append(EXECUTION)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflected = [*names, health.SERVICE_NAME, reflection.SERVICE_NAME]
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflection.aio.ReflectionServicer(reflected), server)
@@ -218,14 +220,16 @@ class Process:
             raise StartError(f"DATABASE_URL: {error}") from None
 
     async def _keep_health(self) -> None:
-        serving = True
+        serving = writable = True
         while True:
             await asyncio.sleep(PING_SECONDS)
-            answered = await self._pinged()
-            if answered != serving:
-                _log.warning("database is back" if answered else "database is out of reach")
-                serving = answered
-                await self._set_health(serving=serving)
+            before = serving, writable
+            # The ledger tells of its own losses. A database may answer that cannot be written.
+            serving, writable = await self._pinged(), self._ledger is None or self._ledger.is_writable
+            if serving != before[0]:
+                _log.warning("database is back" if serving else "database is out of reach")
+            if (serving, writable) != before:
+                await self._set_health(serving=serving, writable=writable)
 
     async def _pinged(self) -> bool:
         try:
@@ -235,17 +239,24 @@ class Process:
             return False
         return True
 
-    async def _set_health(self, *, serving: bool) -> None:
-        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+    async def _set_health(self, *, serving: bool, writable: bool = True) -> None:
+        """Without a ledger to write to, calls cannot run; the rest can, but balancers ask for the whole."""
+        good, bad = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
         for name in self._names:
-            await self._health.set(name, status)
+            await self._health.set(name, good if serving and (writable or name not in ("", EXECUTION)) else bad)
 
     async def stop(self, at_once: asyncio.Event) -> None:
-        """Lets running calls end within the grace, or until `at_once` is set; records all outcomes; closes."""
-        self._gate.shut("shutting_down")
+        """Lets clients leave and running calls end within the grace, or until `at_once`; records outcomes; closes."""
+        grace = self._settings.shutdown_grace
         await self._health.enter_graceful_shutdown()
-        _log.info("stopping", grace_seconds=self._settings.shutdown_grace)
-        finishing = asyncio.create_task(self._finish(self._settings.shutdown_grace))
+        if self._gate.cause is None:
+            leaving = min(grace / 2, LAME_DUCK_SECONDS)
+            grace -= leaving
+            # A balancer that has not heard of it yet still sends calls here, and none is to be lost.
+            await _within(leaving, at_once)
+        self._gate.shut("shutting_down")
+        _log.info("stopping", grace_seconds=grace)
+        finishing = asyncio.create_task(self._finish(grace))
         await _either(finishing, at_once.wait())
         if not finishing.done():
             _log.warning("stopping at once")
@@ -315,6 +326,13 @@ async def _either(task: "asyncio.Task[None]", event: Awaitable[Any]) -> None:
     waiting = asyncio.ensure_future(event)
     await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
+
+
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    """Waits for the event, but not longer than this."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 async def _ended(task: "asyncio.Task[None]") -> BaseException | None:

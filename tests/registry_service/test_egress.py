@@ -14,6 +14,7 @@ from registry_service.errors import ToolResponseInvalidError
 from registry_service.requests import call_headers
 from tests.registry_service.test_endpoint import make_tool
 from tests.scripted_endpoint import ScriptedEndpoint
+from tests.waiting import eventually
 
 EVERYTHING = [ip_network("0.0.0.0/0"), ip_network("::/0")]
 LOOPBACK = [ip_network("127.0.0.0/8")]
@@ -198,8 +199,7 @@ async def test_an_endpoint_that_answers_1xx_for_ever_fails_at_once_and_holds_up_
                 assert caught.value.facts["detail"] == "malformed HTTP"
                 assert asyncio.get_running_loop().time() - began < 2
                 assert len(endpoint.received) == before + 1
-                async with asyncio.timeout(5):
-                    await endpoint.gone()
+                await eventually(lambda: endpoint.open_connections == 0)
         finally:
             await client.close()
 

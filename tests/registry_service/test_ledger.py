@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import sqlite3
 import subprocess
 import sys
@@ -8,12 +9,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from tempfile import TemporaryFile
 
 import pytest
+import structlog
+import structlog.testing
 from sqlalchemy import select, text, update
 
 from naru.v1 import errors_pb2, execution_pb2
 from registry_service import database as database_module
+from registry_service import journal
+from registry_service import ledger as ledger_module
 from registry_service.database import CATALOG_LOCK, Database, PostgresqlDatabase, SqliteDatabase
 from registry_service.errors import CallOutcomeUnknownError, ServiceUnavailableError
 from registry_service.ledger import MAX_GROUP, Admission, Ledger, new_call_id
@@ -773,6 +779,164 @@ async def test_a_file_that_cannot_be_written_heals(sqlite_url: str, monkeypatch)
     assert await admitted_call(ledger)
     await ledger.close()
     await database.close()
+
+
+@pytest.fixture
+async def impatient(sqlite_url: str, monkeypatch) -> AsyncIterator[SqliteDatabase]:
+    """A file for whose lock nobody waits long."""
+    monkeypatch.setattr(database_module, "_PRAGMAS", ("PRAGMA busy_timeout = 20", *database_module._PRAGMAS[1:]))
+    database = await Database.open(sqlite_url)
+    assert isinstance(database, SqliteDatabase)
+    await database.migrate()
+    yield database
+    await database.close()
+
+
+@contextmanager
+def locked(database: SqliteDatabase) -> Iterator[None]:
+    """By another process."""
+    intruder = sqlite3.connect(database.path, isolation_level=None)
+    intruder.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        intruder.execute("ROLLBACK")
+        intruder.close()
+
+
+@pytest.fixture
+def told(monkeypatch) -> Callable[[], list[str]]:
+    """What the log says of the ledger as a whole."""
+    capture = structlog.testing.LogCapture()
+    monkeypatch.setattr(ledger_module, "_log", structlog.wrap_logger(None, processors=[capture]))
+    events = ("the ledger cannot be written", "the ledger can be written again")
+    return lambda: [entry["event"] for entry in capture.entries if entry["event"] in events]
+
+
+async def lose(ledger: Ledger) -> None:
+    with pytest.raises(ServiceUnavailableError):
+        await ledger.admit(asked())
+    await eventually(lambda: not ledger.is_writable)
+
+
+async def further_failures(ledger: Ledger) -> None:
+    before = ledger._failures
+    await eventually(lambda: ledger._failures > before + 2)
+
+
+async def test_a_loss_and_its_end_are_noticed_without_traffic_and_told_once(impatient: SqliteDatabase, told):
+    """Health said SERVING while each call was refused, and nobody was told of the end."""
+    ledger = Ledger(impatient)
+    assert not ledger.is_writable
+    await ledger.start()
+    running = await admitted_call(ledger)
+    for _ in range(2):
+        assert ledger.is_writable
+        with locked(impatient):
+            await lose(ledger)
+            await further_failures(ledger)
+            with pytest.raises(ServiceUnavailableError):
+                async with asyncio.timeout(0):  # at once: the first wait would end in a TimeoutError
+                    await ledger.admit(asked())
+        await eventually(lambda: ledger.is_writable)
+    assert told() == ["the ledger cannot be written", "the ledger can be written again"] * 2
+    assert await states(impatient) == {running: State.RUNNING}
+    assert await impatient.revision() == 1
+    await ledger.close()
+
+
+async def test_outcomes_that_wait_are_written_before_calls_are_admitted_again(impatient: SqliteDatabase):
+    ledger = Ledger(impatient)
+    await ledger.start()
+    running = [await admitted_call(ledger) for _ in range(3)]
+    with locked(impatient):
+        settling = [asyncio.create_task(ledger.settle(call_id, State.SUCCEEDED)) for call_id in running]
+        await eventually(lambda: not ledger.is_writable)
+        assert not any(task.done() for task in settling)
+    await eventually(lambda: ledger.is_writable)
+    assert await all_are(impatient, set(running), State.SUCCEEDED)
+    await asyncio.gather(*settling)
+    await ledger.close()
+
+
+async def test_a_file_that_opens_but_cannot_be_written_is_away(impatient: SqliteDatabase, monkeypatch):
+    """As on a full disk: each attempt opens the file, and no row can be written."""
+    ledger = Ledger(impatient)
+    await ledger.start()
+    running = await admitted_call(ledger)
+    ours = database_module._PRAGMAS
+    monkeypatch.setattr(database_module, "_PRAGMAS", (*ours, "PRAGMA query_only = ON"))
+    with locked(impatient):
+        await lose(ledger)
+    await further_failures(ledger)
+    assert not ledger.is_writable
+    monkeypatch.setattr(database_module, "_PRAGMAS", ours)
+    await eventually(lambda: ledger.is_writable)
+    await ledger.settle(running, State.SUCCEEDED)
+    assert await admitted_call(ledger)
+    await ledger.close()
+
+
+async def test_a_full_disk_is_away_until_a_group_has_room(impatient: SqliteDatabase, monkeypatch, told):
+    """A probe of one page succeeded where no group could be written: health said SERVING all the time."""
+    ledger = Ledger(impatient)
+    await ledger.start()
+
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(journal, "TemporaryFile", no_room)
+    with locked(impatient):
+        await lose(ledger)
+    await further_failures(ledger)
+    assert not ledger.is_writable
+    monkeypatch.setattr(journal, "TemporaryFile", TemporaryFile)
+    await eventually(lambda: ledger.is_writable)
+    assert told() == ["the ledger cannot be written", "the ledger can be written again"]
+    assert await admitted_call(ledger)
+    assert {path.name for path in impatient.path.parent.iterdir()} <= {
+        *("naru.db", "naru.db-wal", "naru.db-shm", "naru.db.lock")
+    }
+    await ledger.close()
+
+
+async def test_what_nobody_foresaw_at_the_reopening_refuses_and_is_tried_again(sqlite_url: str):
+    """Without a writer every call would wait for ever."""
+    database = await Database.open(sqlite_url)
+    assert isinstance(database, SqliteDatabase)
+    await database.migrate()
+    ledger = Ledger(database)
+    await ledger.start()
+    intruder = database.connect()
+    intruder.execute("DELETE FROM catalog_revision")
+    ledger._journal._drop()  # type: ignore[attr-defined]
+    async with asyncio.timeout(5):
+        with pytest.raises(ServiceUnavailableError):
+            await ledger.admit(asked())
+        intruder.execute("INSERT INTO catalog_revision (id, revision) VALUES (1, 1)")
+        intruder.close()
+        await eventually(lambda: ledger.is_writable)
+        assert await admitted_call(ledger)
+    await ledger.close()
+    await database.close()
+
+
+async def test_a_server_that_lets_read_only_is_away(
+    postgresql: PostgresqlServer, postgresql_url: str, postgres: PostgresqlDatabase, postgres_ledger: Ledger
+):
+    running = await admitted_call(postgres_ledger)
+    name = postgresql.query("SELECT current_database()", postgresql_url)
+    postgresql.query(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    postgresql.query(f"SELECT pg_terminate_backend(({backend(postgres)}), 5000)", postgresql_url)
+    await eventually(lambda: not postgres_ledger.is_writable)
+    with pytest.raises(ServiceUnavailableError):
+        await postgres_ledger.admit(asked())
+    settling = asyncio.create_task(postgres_ledger.settle(running, State.SUCCEEDED))
+    postgresql.query(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    await eventually(lambda: postgres_ledger.is_writable)
+    async with asyncio.timeout(5):
+        await settling
+    assert await admitted_call(postgres_ledger)
 
 
 async def test_a_ledger_that_closes_while_the_file_cannot_be_written_ends(sqlite_url: str, monkeypatch):

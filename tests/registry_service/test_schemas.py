@@ -348,6 +348,26 @@ def test_chains_and_wide_choices_are_taken():
     assert faults(chain(1000, lambda name: {"allOf": [{"$ref": f"#{name}"}]})) == []
 
 
+def test_references_into_a_long_list_are_followed_soon():
+    """Each was looked for among all the numbers up to the length of the list."""
+    last: dict[str, Any] = {"allOf": [{}] * 6000 + [{"$ref": "#/allOf/5999"}] * 1900}
+    began = time.monotonic()
+    assert faults({"type": "object", **last}) == []
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("index", ["1", "01", "+1", "0" * 5000 + "1", "%31"])
+def test_an_index_is_read_as_the_validator_reads_it(index):
+    """Else a chain could hide in the spelling of its references."""
+    schema = {"type": "object", "allOf": [{}, {"$ref": f"#/allOf/{index}"}]}
+    assert [message for _, message in faults(schema)] == ["refers to itself without end"]
+
+
+@pytest.mark.parametrize("index", ["2", "-1", "x", "", " 1", "1_0", "9" * 5000, "٣"])
+def test_an_index_that_leads_nowhere_is_told(index):
+    assert pointers({"type": "object", "allOf": [{}, {"$ref": f"#/allOf/{index}"}]}) == ["/s/allOf/1/$ref"]
+
+
 def test_an_identifier_leads_to_its_schema():
     doubling = {
         f"n{n}": {"$id": f"n{n}", "anyOf": [{"$ref": f"n{n - 1}"}, {"$ref": f"n{n - 1}#"}]} for n in range(1, 20)

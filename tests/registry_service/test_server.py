@@ -364,6 +364,21 @@ async def test_a_running_call_ends_within_the_grace_and_no_other_begins(settings
         assert running.errors == b""
 
 
+async def test_a_call_is_served_while_its_client_has_not_heard_of_the_stop(settings, endpoint):
+    """As in a rolling restart: the balancer sends one more call after the signal, and it must not be lost."""
+    async with calling(settings, endpoint) as (running, call, task):
+        address = next(record for record in running.records if record["event"] == "registry ready")["address"]
+        endpoint.answer.set()
+        await task
+        async with grpc.aio.insecure_channel(address) as channel:
+            await until_health(channel, "SERVING")
+            running.process.send_signal(signal.SIGTERM)
+            await until_health(channel, "NOT_SERVING")
+            assert (await call())[-1].result.structured_content == b'{"done":true}'
+        assert await running.exit_code() == 0
+        assert running.errors == b""
+
+
 async def test_a_call_that_outlasts_the_grace_is_cut_and_its_client_told(settings, endpoint):
     async with calling(settings, endpoint, REGISTRY_SHUTDOWN_GRACE_SECONDS="0.5") as (running, _, task):
         assert await running.stop() == 0
@@ -428,6 +443,25 @@ async def test_health_follows_the_database(settings, postgresql, postgresql_url)
             await create_account(channel)
         assert await running.stop() == 0
         assert running.errors == b""
+
+
+async def test_health_follows_the_ledger(settings, endpoint, tmp_path):
+    """The database answers, but another process holds the lock that writers need. Nobody calls meanwhile."""
+    async with calling(settings, endpoint) as (running, _, task):
+        address = next(record for record in running.records if record["event"] == "registry ready")["address"]
+        async with grpc.aio.insecure_channel(address) as channel:
+            with closing(sqlite3.connect(tmp_path / "naru.db", isolation_level=None)) as intruder:
+                intruder.execute("BEGIN IMMEDIATE")
+                endpoint.answer.set()
+                await until_health(channel, "NOT_SERVING")
+                assert [await health_of(channel, name) for name in SERVICES] == ["SERVING", "SERVING", "NOT_SERVING"]
+                assert not task.done()
+            await until_health(channel, "SERVING")
+            assert await health_of(channel, SERVICES[2]) == "SERVING"
+            assert (await task)[-1].result.structured_content == b'{"done":true}'
+        assert await running.stop() == 0
+        told = [record["event"] for record in running.records if "the ledger can" in record["event"]]
+        assert told == ["the ledger cannot be written", "the ledger can be written again"]
 
 
 async def test_a_database_that_is_away_does_not_hold_up_the_stop(settings, postgresql, postgresql_url):
