@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from registry_service.database import Database
+from registry_service.database import Database, PostgresqlDatabase, SqliteDatabase
 from tests.postgresql import PostgresqlServer, running_postgresql
 
 
@@ -46,3 +46,21 @@ async def database(database_url: str) -> AsyncIterator[Database]:
         yield opened
     finally:
         await opened.close()
+
+
+@pytest.fixture
+async def sqlite(sqlite_url: str) -> AsyncIterator[SqliteDatabase]:
+    opened = await Database.open(sqlite_url)
+    assert isinstance(opened, SqliteDatabase)
+    await opened.migrate()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def postgres(postgresql_url: str) -> AsyncIterator[PostgresqlDatabase]:
+    opened = await Database.open(postgresql_url)
+    assert isinstance(opened, PostgresqlDatabase)
+    await opened.migrate()
+    yield opened
+    await opened.close()

@@ -3,7 +3,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy import func, insert, select, text
@@ -33,24 +32,6 @@ def tool(name: str) -> Tool:
 async def tool_names(database: Database) -> set[str]:
     async with database.sessions() as session:
         return set(await session.scalars(select(Tool.name)))
-
-
-@pytest.fixture
-async def sqlite(sqlite_url: str) -> AsyncIterator[SqliteDatabase]:
-    opened = await Database.open(sqlite_url)
-    assert isinstance(opened, SqliteDatabase)
-    await opened.migrate()
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-async def postgres(postgresql_url: str) -> AsyncIterator[PostgresqlDatabase]:
-    opened = await Database.open(postgresql_url)
-    assert isinstance(opened, PostgresqlDatabase)
-    await opened.migrate()
-    yield opened
-    await opened.close()
 
 
 @pytest.mark.parametrize(

@@ -495,15 +495,6 @@ async def test_a_process_killed_under_load_has_kept_all_that_it_promised(databas
 
 
 @pytest.fixture
-async def postgres(postgresql_url: str) -> AsyncIterator[PostgresqlDatabase]:
-    opened = await Database.open(postgresql_url)
-    assert isinstance(opened, PostgresqlDatabase)
-    await opened.migrate()
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
 async def postgres_ledger(postgres: PostgresqlDatabase) -> AsyncIterator[Ledger]:
     started = Ledger(postgres, sweep_seconds=0.1, orphan_seconds=0.2)
     await started.start()
@@ -755,15 +746,11 @@ async def test_replicas_do_not_deadlock_on_counters(postgresql_url: str, postgre
 # SQLite: a file that cannot be written
 
 
-async def test_a_file_that_cannot_be_written_heals(sqlite_url: str, monkeypatch):
-    monkeypatch.setattr(database_module, "_PRAGMAS", ("PRAGMA busy_timeout = 20", *database_module._PRAGMAS[1:]))
-    database = await Database.open(sqlite_url)
-    assert isinstance(database, SqliteDatabase)
-    await database.migrate()
-    ledger = Ledger(database)
+async def test_a_file_that_cannot_be_written_heals(impatient: SqliteDatabase):
+    ledger = Ledger(impatient)
     await ledger.start()
     running = await admitted_call(ledger)
-    intruder = sqlite3.connect(database.path, isolation_level=None)
+    intruder = sqlite3.connect(impatient.path, isolation_level=None)
     intruder.execute("BEGIN IMMEDIATE")
     with pytest.raises(ServiceUnavailableError):
         await ledger.admit(asked())
@@ -775,10 +762,9 @@ async def test_a_file_that_cannot_be_written_heals(sqlite_url: str, monkeypatch)
     intruder.close()
     async with asyncio.timeout(10):
         await settling
-    assert await states(database) == {running: State.SUCCEEDED}
+    assert await states(impatient) == {running: State.SUCCEEDED}
     assert await admitted_call(ledger)
     await ledger.close()
-    await database.close()
 
 
 @pytest.fixture
@@ -900,14 +886,11 @@ async def test_a_full_disk_is_away_until_a_group_has_room(impatient: SqliteDatab
     await ledger.close()
 
 
-async def test_what_nobody_foresaw_at_the_reopening_refuses_and_is_tried_again(sqlite_url: str):
+async def test_what_nobody_foresaw_at_the_reopening_refuses_and_is_tried_again(sqlite: SqliteDatabase):
     """Without a writer every call would wait for ever."""
-    database = await Database.open(sqlite_url)
-    assert isinstance(database, SqliteDatabase)
-    await database.migrate()
-    ledger = Ledger(database)
+    ledger = Ledger(sqlite)
     await ledger.start()
-    intruder = database.connect()
+    intruder = sqlite.connect()
     intruder.execute("DELETE FROM catalog_revision")
     ledger._journal._drop()  # type: ignore[attr-defined]
     async with asyncio.timeout(5):
@@ -918,7 +901,6 @@ async def test_what_nobody_foresaw_at_the_reopening_refuses_and_is_tried_again(s
         await eventually(lambda: ledger.is_writable)
         assert await admitted_call(ledger)
     await ledger.close()
-    await database.close()
 
 
 async def test_a_server_that_lets_read_only_is_away(
@@ -939,15 +921,11 @@ async def test_a_server_that_lets_read_only_is_away(
     assert await admitted_call(postgres_ledger)
 
 
-async def test_a_ledger_that_closes_while_the_file_cannot_be_written_ends(sqlite_url: str, monkeypatch):
-    monkeypatch.setattr(database_module, "_PRAGMAS", ("PRAGMA busy_timeout = 20", *database_module._PRAGMAS[1:]))
-    database = await Database.open(sqlite_url)
-    assert isinstance(database, SqliteDatabase)
-    await database.migrate()
-    ledger = Ledger(database)
+async def test_a_ledger_that_closes_while_the_file_cannot_be_written_ends(impatient: SqliteDatabase):
+    ledger = Ledger(impatient)
     await ledger.start()
     running = await admitted_call(ledger)
-    intruder = sqlite3.connect(database.path, isolation_level=None)
+    intruder = sqlite3.connect(impatient.path, isolation_level=None)
     intruder.execute("BEGIN IMMEDIATE")
     settling = asyncio.create_task(ledger.settle(running, State.SUCCEEDED))
     await asyncio.sleep(0)
@@ -956,4 +934,3 @@ async def test_a_ledger_that_closes_while_the_file_cannot_be_written_ends(sqlite
     with pytest.raises(CallOutcomeUnknownError):
         await settling
     intruder.close()
-    await database.close()
