@@ -58,13 +58,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     document: bytes
-    title: str | None
-    description: str
     input_schema: bytes
     output_schema: bytes | None
-    annotations: bytes | None
-    icons: bytes | None
-    meta: bytes | None
     timeout: float | None
     max_concurrency: int | None
     access: Access | None
@@ -272,9 +267,7 @@ class _Hints(msgspec.Struct, frozen=True, rename="camel"):
 class _Entry(msgspec.Struct, rename="camel"):
     """The types that the members of a definition without faults have, those that stay JSON text aside."""
 
-    description: str
     endpoint: dict[str, Endpoint]
-    title: str | None = None
     annotations: _Hints = _Hints()
     timeout: str | float | None = None
     max_concurrency: int | None = None
@@ -288,13 +281,8 @@ def _build(text: bytes, texts: Mapping[str, bytes]) -> Definition:
     entry = _ENTRY.decode(text)
     return Definition(
         document=text,
-        title=entry.title,
-        description=entry.description,
         input_schema=texts["inputSchema"],
         output_schema=texts.get("outputSchema"),
-        annotations=texts.get("annotations"),
-        icons=texts.get("icons"),
-        meta=texts.get("_meta"),
         timeout=_seconds(entry.timeout),
         max_concurrency=entry.max_concurrency,
         access=entry.access,

@@ -79,11 +79,10 @@ def test_a_version_is_a_string(text):
 
 def test_reads_a_small_definition():
     found = parsed()
-    assert found.description == "Counts characters."
+    assert json.loads(found.document)["description"] == "Counts characters."
     assert found.endpoints == {"production": Endpoint("http://127.0.0.1:9000/stats", "POST", {}, "json")}
     assert (found.timeout, found.max_concurrency, found.access, found.idempotent) == (None, None, None, False)
-    absent = (found.title, found.output_schema, found.annotations, found.icons, found.meta)
-    assert absent == (None, None, None, None, None)
+    assert found.output_schema is None
 
 
 def test_reads_a_whole_definition():
@@ -108,15 +107,13 @@ def test_reads_a_whole_definition():
         },
     }
     found = parsed(**whole)
-    assert found.title == "통계"
+    document = json.loads(found.document)
+    assert {name: document[name] for name in whole} == whole
     assert (found.timeout, found.max_concurrency) == (10.0, 50)
     assert found.access == Access(frozenset({"pro"}), frozenset({"nrci_" + "a" * 21}))
     assert found.endpoints["production"] == Endpoint("http://t.internal/u/{text}", "PUT", {"X-A": "1"}, "mcp")
     assert found.endpoints["real_test"].method == "POST"
     for part, name in (
-        (found.annotations, "annotations"),
-        (found.icons, "icons"),
-        (found.meta, "_meta"),
         (found.output_schema, "outputSchema"),
         (found.required_client_capabilities, "requiredClientCapabilities"),
     ):
