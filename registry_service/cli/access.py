@@ -7,6 +7,7 @@ else a default:
 - `NARU_ADMIN_TOKEN`: its admin token; `NARU_ADMIN_TOKEN_FILE` names a file that holds it
 - `NARU_REGISTRY_CA_FILE`, `NARU_REGISTRY_CERT_FILE`, `NARU_REGISTRY_KEY_FILE`: TLS, and a client certificate
 - `NARU_URL`: the gateway's MCP endpoint (http://127.0.0.1:8080/mcp)
+- `NARU_META_PREFIX`: the gateway's GATEWAY_META_PREFIX, under which it says why a call failed (xdata.kr)
 - `NARU_CREDENTIALS`: an account's `id:secret`, or the path of a file that holds it (what has no colon is a path)
 
 A secret of `.naru/` is never sent to an address that came from the environment.
@@ -34,6 +35,7 @@ FROM_RUN = f"{STATE_DIRECTORY}/{RUN_FILE}"
 ANEW = f"removing {STATE_DIRECTORY}/ and a new `make run` start anew"
 DEFAULT_REGISTRY = "127.0.0.1:50051"
 DEFAULT_URL = "http://127.0.0.1:8080/mcp"
+DEFAULT_META_PREFIX = "xdata.kr"
 # What an RPC may take, in seconds. None of those that the command uses waits for anything.
 RPC_TIMEOUT = 15.0
 LOOPBACK = "127.0.0.0/8,::1/128"
@@ -119,6 +121,7 @@ class Access:
     credential: str | None = field(repr=False)
     credential_from: str
     tls: Tls | None
+    meta_prefix: str
     state: Path
     networks: str | None
 
@@ -143,6 +146,7 @@ class Access:
             credential=credential,
             credential_from=credential_from,
             tls=registry_tls(environ),
+            meta_prefix=meta_prefix(environ, run if url_from == FROM_RUN else {}),
             state=state,
             networks=run.get("networks", LOOPBACK) if registry_from == FROM_RUN else None,
         )
@@ -178,6 +182,10 @@ def address(environ: Mapping[str, str], name: str, of_run: str | None, default: 
     return default, f"the default of {name}, for there is no {FROM_RUN} in the current directory"
 
 
+def meta_prefix(environ: Mapping[str, str], run: Mapping[str, str]) -> str:
+    return environ.get("NARU_META_PREFIX") or run.get("meta_prefix") or DEFAULT_META_PREFIX
+
+
 def is_http(url: str) -> bool:
     try:
         return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
@@ -188,7 +196,7 @@ def is_http(url: str) -> bool:
 def read_run(state: Path) -> dict[str, str]:
     """Where the processes of the last `make run` listen: `registry` and `url`; empty when there was none.
 
-    `networks` are those that its registry admits.
+    `networks` are those that its registry admits, `meta_prefix` is its gateway's.
     """
     try:
         return msgspec.json.decode((state / RUN_FILE).read_bytes(), type=dict[str, str])

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from naru.v1 import errors_pb2, execution_pb2
-from registry_service.cli import accounts, doctor, results, tools
+from registry_service.cli import accounts, answer_file, doctor, results, tools
 from registry_service.cli import output as out
 from registry_service.cli.access import CliError, Exit
 from registry_service.cli.call import Course, Gateway, Reply, arguments_of
@@ -68,23 +68,23 @@ def call(
         typer.Option(min=0.001, metavar="SECONDS", help="How long to wait; by default as long as the tool may."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the answer's image or other bytes here.")
+        Path | None,
+        typer.Option("--output", "-o", help="Save the answer here: its image or other bytes, else its text."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Calls a tool through the gateway, with a live progress bar."""
     if arg and args is not None:
         raise CliError("--arg and --args are two ways of saying the same: use one", Exit.USAGE)
+    if output is not None:
+        answer_file.check(output)
     gateway, course = Gateway(access(), language(), timeout), Course()
     arguments = checked_object(args) if args is not None else asyncio.run(arguments_of(gateway, name, arg or []))
     try:
         reply = asyncio.run(run_call(gateway, name, arguments, lane, course))
     except KeyboardInterrupt:
         raise course.failure("interrupted", Exit.INTERRUPTED) from None
-    code = results.show_result(reply.result, output, as_json=as_json)
-    if code is not Exit.OK and reply.call_id:
-        out.note(f"(call {reply.call_id}: `naru record` tells what the ledger holds of it)")
-    raise typer.Exit(code)
+    raise typer.Exit(results.show_result(reply, gateway.access.meta_prefix, output, as_json=as_json))
 
 
 async def run_call(gateway: Gateway, name: str, arguments: bytes, lane: str, course: Course) -> Reply:

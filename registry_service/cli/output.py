@@ -64,8 +64,8 @@ def show_error(error: CliError, *, as_json: bool) -> None:
 
 
 def time_of(stamp: Timestamp) -> str:
-    """RFC 3339 in UTC, to the second."""
-    return stamp.ToDatetime().strftime("%Y-%m-%dT%H:%M:%SZ")
+    """RFC 3339 in UTC, with milliseconds."""
+    return stamp.ToDatetime().isoformat(timespec="milliseconds") + "Z"
 
 
 def tool_dict(tool: registry_pb2.Tool) -> dict[str, Any]:

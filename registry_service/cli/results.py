@@ -1,14 +1,17 @@
-"""The result of a call, a CallToolResult: how it is shown, and the exit code that it means."""
+"""The result of a call, a CallToolResult: how it is shown or saved, and the exit code that it means."""
 
 import base64
+import binascii
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from naru.v1.errors_pb2 import Reason
+from registry_service.cli import answer_file
 from registry_service.cli.access import EXITS_BY_REASON, CliError, Exit, is_told, with_facts
-from registry_service.cli.call import telling
+from registry_service.cli.call import Reply, telling
 from registry_service.cli.output import note, show, show_json
 
 # The results that say that the tool was never asked, and why: exit codes as if they were errors.
@@ -46,31 +49,66 @@ class CallResult(msgspec.Struct):
     is_error: bool = msgspec.field(name="isError", default=False)
     meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)
 
-    def failure(self) -> Mapping[str, Any]:
-        """What Naru knows of the failure, `_meta["<prefix>/error"]`; empty where the tool itself told of it."""
-        if not self.is_error:
-            return {}
-        found = (value for name, value in self.meta.items() if name.endswith("/error"))
-        return next((value for value in found if isinstance(value, dict) and "error_code" in value), {})
+    def failure(self, prefix: str) -> Mapping[str, Any]:
+        """Returns what Naru knows of the failure; empty where the tool itself reported it.
+
+        A tool may write anything into `_meta`. Only the gateway writes below its own prefix, and only in this shape.
+        """
+        found = self.meta.get(f"{prefix}/error")
+        return found if self.is_error and isinstance(found, dict) and is_failure(found) else {}
 
 
-def show_result(result: bytes, output: Path | None, *, as_json: bool) -> Exit:
-    """Shows a CallToolResult, given as JSON text; its binary parts go to the file `output`."""
-    parsed = msgspec.json.decode(result, type=CallResult)
-    if output is not None:
-        save_binary(parsed, output)
-    if as_json:
-        show_json(msgspec.Raw(result))
+class Failure(msgspec.Struct):
+    """The members that every failure of Naru has."""
+
+    reason: str
+    error_code: Annotated[str, msgspec.Meta(pattern=r"^E[0-9]{4}$")]
+    safe_to_retry: bool
+    next_action: str
+
+
+def is_failure(value: object) -> bool:
+    try:
+        return msgspec.convert(value, Failure).reason in Reason.keys()  # noqa: SIM118  an enum of protobuf has no `in`
+    except msgspec.ValidationError:
+        return False
+
+
+def show_result(reply: Reply, prefix: str, output: Path | None, *, as_json: bool) -> Exit:
+    """Shows a result, or saves it in the file `output`; returns the exit code that it means.
+
+    `prefix` is that of the gateway's own `_meta` keys. Raises CliError if the answer could not be saved.
+    """
+    result = parse(reply.result)
+    failure = result.failure(prefix)
+    code = exit_of(result, failure)
+    trouble = "" if output is None else save(result, output)
+    if as_json or trouble:
+        show_json(msgspec.Raw(reply.result))
     else:
-        for block in parsed.content:
-            show_block(block, saved=output is not None, is_error=parsed.is_error)
-        if failure := parsed.failure():
-            note(failure_line(failure, "\n".join(block.text for block in parsed.content)))
-    return exit_of(parsed)
+        show_blocks(result, saved=output is not None)
+    if failure and not as_json:
+        note(failure_line(failure, "\n".join(block.text for block in result.content)))
+    if trouble and code is Exit.OK:
+        facts = {"call_id": reply.call_id} if reply.call_id else {}
+        raise CliError(f"{trouble}; the answer is shown instead", Exit.FAILURE, facts=facts)
+    if trouble:
+        note(f"{trouble}; the answer is shown instead")
+    if code is not Exit.OK and reply.call_id:
+        note(f"(call {reply.call_id}: `naru record` shows what the ledger holds of it)")
+    return code
 
 
-def exit_of(result: CallResult) -> Exit:
-    reason = str(result.failure().get("reason", ""))
+def parse(result: bytes) -> CallResult:
+    try:
+        return msgspec.json.decode(result, type=CallResult)
+    except msgspec.ValidationError as error:
+        show_json(msgspec.Raw(result))
+        raise CliError(f"the answer, shown as it came, isn't a CallToolResult: {error}") from error
+
+
+def exit_of(result: CallResult, failure: Mapping[str, Any]) -> Exit:
+    reason = str(failure.get("reason", ""))
     if reason in NEVER_ASKED:
         return EXITS_BY_REASON[reason]
     return Exit.TOOL_ERROR if result.is_error else Exit.OK
@@ -89,21 +127,36 @@ def binary_of(block: Block) -> str:
     return block.data or (block.resource.blob if block.resource else "")
 
 
-def save_binary(result: CallResult, output: Path) -> None:
-    binaries = [binary for block in result.content if (binary := binary_of(block))]
-    if len(binaries) != 1:
-        raise CliError(f"--output: the answer has {len(binaries)} binary parts, not one", Exit.USAGE)
+def text_of(block: Block) -> str:
+    return block.text or (block.resource.text if block.resource else "") or block.uri
+
+
+def save(result: CallResult, output: Path) -> str:
+    """Saves an answer; returns what went wrong, if anything did.
+
+    The file gets the binary part if there is one, else the text. A failure's text is shown, and replaces no file.
+    """
     try:
-        output.write_bytes(base64.b64decode(binaries[0]))
+        parts = [base64.b64decode(binary, validate=True) for block in result.content if (binary := binary_of(block))]
+    except binascii.Error as error:
+        return f"--output: the answer holds bytes that aren't base64 ({error})"
+    if not parts and not result.is_error:
+        parts = ["\n".join(map(text_of, result.content)).encode()]
+    try:
+        for path, part in zip(answer_file.names(output, len(parts)), parts, strict=True):
+            path.write_bytes(part)
+            note(f"saved in {path} ({len(part)} bytes)")
     except OSError as error:
-        raise CliError(f"--output: cannot write {output}: {error.strerror}", Exit.USAGE) from error
+        return f"--output: cannot write {error.filename or output}: {error.strerror}"
+    return ""
 
 
-def show_block(block: Block, *, saved: bool, is_error: bool) -> None:
-    if binary := binary_of(block):
-        kind = block.mime_type or (block.resource.mime_type if block.resource else "") or block.type
-        size = len(binary) * 3 // 4 - binary.count("=", -2)
-        note(f"[{kind}, {size} bytes{'' if saved else '; --output FILE saves it'}]")
-        return
-    text = block.text or (block.resource.text if block.resource else "") or block.uri
-    (note if is_error else show)(text)
+def show_blocks(result: CallResult, *, saved: bool) -> None:
+    text_is_saved = saved and not result.is_error and not any(map(binary_of, result.content))
+    for block in result.content:
+        if binary := binary_of(block):
+            kind = block.mime_type or (block.resource.mime_type if block.resource else "") or block.type
+            size = len(binary) * 3 // 4 - binary.count("=", -2)
+            note(f"[{kind}, {size} bytes{'' if saved else '; --output FILE saves it'}]")
+        elif not text_is_saved:
+            (note if result.is_error else show)(text_of(block))

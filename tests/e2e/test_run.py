@@ -20,6 +20,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.examples.running import FREE_PORTS, Run, environment
 
+README = Path(__file__).parents[2] / "README.md"
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
@@ -76,6 +78,26 @@ def test_all_state_lies_in_one_private_directory(run):
     for name in ("demo.credentials", "pepper", "admin.token", "service.token"):
         assert stat.S_IMODE((state / name).stat().st_mode) == 0o600
     assert re.fullmatch(r"nrci_[A-Za-z0-9]{21}:nrcs_[A-Za-z0-9]{49}\n", (state / "demo.credentials").read_text())
+
+
+def test_the_readme_s_own_tool_works_when_pasted(run, tmp_path):
+    section = README.read_text().partition("## A tool of your own")[2]
+    manifest, commands = re.findall(r"```(?:yaml|sh)\n(.*?)```", section, re.DOTALL)[:2]
+    demo = next(line.split()[1] for line in run.text.splitlines() if line.startswith("  demo"))
+    (tmp_path / "tools.yaml").write_text(manifest.replace("http://127.0.0.1:9000", demo))
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / ".naru").symlink_to(run.directory / ".naru")
+    pasted = subprocess.run(
+        ["sh", "-ec", commands],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=tmp_path,
+        env=environment({}),
+    )
+    assert pasted.stdout.endswith('{"characters":13}\n')
+    assert commands.rstrip().endswith('# {"characters":13}')
 
 
 def test_a_second_run_in_the_same_directory_is_refused(run):
