@@ -36,8 +36,11 @@ ANEW = f"removing {STATE_DIRECTORY}/ and a new `make run` start anew"
 DEFAULT_REGISTRY = "127.0.0.1:50051"
 DEFAULT_URL = "http://127.0.0.1:8080/mcp"
 DEFAULT_META_PREFIX = "xdata.kr"
-# What an RPC may take, in seconds. None of those that the command uses waits for anything.
+# What an RPC may take, in seconds. None waits for anything, but a large manifest takes its time.
 RPC_TIMEOUT = 15.0
+RPC_TIMEOUTS = {"ApplyManifest": 120.0}
+# What the registry takes at once. It keeps its own pages well below.
+MAX_MESSAGE = 16 << 20
 LOOPBACK = "127.0.0.0/8,::1/128"
 
 
@@ -262,7 +265,7 @@ def registry_tls(environ: Mapping[str, str]) -> Tls | None:
 @contextmanager
 def open_channel(access: Access) -> Iterator[grpc.Channel]:
     """A channel to the registry. A failed RPC inside leaves as the CliError that it means."""
-    options = [("grpc.max_receive_message_length", 16 << 20), ("grpc.max_send_message_length", 16 << 20)]
+    options = [("grpc.max_receive_message_length", MAX_MESSAGE), ("grpc.max_send_message_length", MAX_MESSAGE)]
     if access.tls is None:
         channel = grpc.insecure_channel(access.registry, options)
     else:
@@ -281,8 +284,11 @@ def failure(error: grpc.RpcError, access: Access) -> CliError:
     code, details = error.code(), error.details() or ""
     info = error_info(error)
     if info is None:
-        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-            where = f"{access.registry} ({access.registry_from})"
+        where = f"{access.registry} ({access.registry_from})"
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            message = f"the registry at {where} did not answer in time; what was asked for may have been done"
+            return CliError(message, Exit.UNREACHABLE)
+        if code is grpc.StatusCode.UNAVAILABLE:
             return CliError(f"the registry at {where} is out of reach: {details}", Exit.UNREACHABLE)
         return CliError(f"{code.name}: {details}")
     facts = {name: msgspec.json.decode(value) for name, value in info.metadata.items()}

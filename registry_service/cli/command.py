@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 
 from naru.v1 import accounts_pb2_grpc, execution_pb2_grpc, registry_pb2_grpc
 from registry_service.cli import output as out
-from registry_service.cli.access import RPC_TIMEOUT, Access, CliError, admin_metadata, open_channel
+from registry_service.cli.access import RPC_TIMEOUT, RPC_TIMEOUTS, Access, CliError, admin_metadata, open_channel
 
 EPILOG = (
     "Exit codes: 0 done · 1 failure · 2 wrong usage · 3 no such tool, version, account, secret or call · 4 token or "
@@ -58,7 +58,9 @@ def connected(service: Callable[..., Any], reach: Access) -> Iterator[Callable[[
     metadata = admin_metadata(reach)
     with open_channel(reach) as channel:
         stub = service(channel)
-        yield lambda method, request: getattr(stub, method)(request, timeout=RPC_TIMEOUT, metadata=metadata)
+        yield lambda method, request: getattr(stub, method)(
+            request, timeout=RPC_TIMEOUTS.get(method, RPC_TIMEOUT), metadata=metadata
+        )
 
 
 def rpc(service: Callable[..., Any], method: str, request: Any, reach: Access | None = None) -> Any:

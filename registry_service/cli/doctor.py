@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from naru.v1 import registry_pb2
+from registry_service.cli import output as out
 from registry_service.cli.access import ADMIN_TOKEN_FILE, CREDENTIAL_FILE, Access, CliError, open_channel, serving
 from registry_service.cli.call import Gateway, cause
 from registry_service.cli.command import pages, registry
@@ -175,9 +176,9 @@ def show(findings: list[Finding]) -> None:
     for finding in findings:
         mark, color = MARKS[finding.state]
         typer.secho(mark, fg=color, nl=False)
-        typer.echo(f"  {finding.check}: {finding.message}")
+        out.show(f"  {finding.check}: {finding.message}")
         if finding.state is not State.OK and finding.setting:
-            typer.echo(f"         → {finding.setting}{': ' + finding.remedy if finding.remedy else ''}")
+            out.show(f"         → {finding.setting}{': ' + finding.remedy if finding.remedy else ''}")
 
 
 def is_ill(findings: list[Finding]) -> bool:

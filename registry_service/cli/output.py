@@ -20,13 +20,19 @@ from naru.v1 import accounts_pb2, execution_pb2, registry_pb2
 from registry_service.cli.access import CliError
 from registry_service.cli.call import Progress, Report
 
+# Unicode's Bidi_Control: with these a text reads as another one than it is.
+BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 # What a terminal would obey, in text that came from elsewhere.
-CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+OBEYED = [code for code in (*range(32), *range(127, 160), *BIDIRECTIONAL) if chr(code) not in "\n\t"]
+CONTROLS = dict.fromkeys(OBEYED, "\N{REPLACEMENT CHARACTER}")
+# The same as JSON escapes, so that the JSON at a terminal stays what it was.
+ESCAPES = {code: f"\\u{code:04x}" for code in OBEYED}
 
 
 def show_json(value: object) -> None:
     """Writes JSON in two-space steps; a `msgspec.Raw` inside keeps its digits and the order of its keys."""
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    typer.echo(text.translate(ESCAPES) if sys.stdout.isatty() else text)
 
 
 def show(text: str) -> None:
@@ -60,7 +66,8 @@ def show_error(error: CliError, *, as_json: bool) -> None:
         return
     reason = error.reason or error.code.name
     shown = {**error.facts, "reason": reason, "message": str(error), "exit_code": int(error.code)}
-    typer.echo(msgspec.json.encode({"error": shown}).decode(), err=True)
+    text = msgspec.json.encode({"error": shown}).decode()
+    typer.echo(text.translate(ESCAPES) if sys.stderr.isatty() else text, err=True)
 
 
 def time_of(stamp: Timestamp) -> str:

@@ -10,7 +10,7 @@ import typer
 from naru.v1 import registry_pb2
 from registry_service.cli import manifest_file
 from registry_service.cli import output as out
-from registry_service.cli.access import CliError, Exit
+from registry_service.cli.access import MAX_MESSAGE, CliError, Exit
 from registry_service.cli.call import type_names
 from registry_service.cli.command import AsJson, command, new_app, pages, registry
 
@@ -34,6 +34,7 @@ def tool_apply(
     for name in manifest.unused:
         out.note(f"--set {name} fills in nothing: there is no ${{{name}}} below an `endpoint` of {file}")
     request = registry_pb2.ApplyManifestRequest(manifest=manifest.text, validate_only=dry_run)
+    check_size(file, request)
     answer: registry_pb2.ApplyManifestResponse = registry("ApplyManifest", request)
     if answer.faults:
         raise manifest_error(str(file), answer, manifest)
@@ -48,6 +49,15 @@ def tool_apply(
     out.table(
         ["tool", "version", "would be" if dry_run else "done"], map(readable, changes), "the manifest has no tools"
     )
+
+
+def check_size(file: Path, request: registry_pb2.ApplyManifestRequest) -> None:
+    """Raises CliError (INVALID) for a manifest that the registry would not take."""
+    if (size := request.ByteSize()) > MAX_MESSAGE:
+        message = f"{file} is {size:,} bytes as JSON, and the registry takes {MAX_MESSAGE:,} at once: nothing was sent"
+        facts = {"size_bytes": size, "limit_bytes": MAX_MESSAGE}
+        remedy = "split it into several files; each is applied whole or not at all"
+        raise CliError(f"{message}; {remedy}", Exit.INVALID, "MANIFEST_TOO_LARGE", facts)
 
 
 def readable(change: tuple[str, str, str]) -> tuple[str, str, str]:

@@ -196,6 +196,33 @@ def test_a_file_that_is_no_manifest_is_told_with_its_line(naru, tmp_path):
     assert f"{file}:3:3: the key 'name' is here a second time" in said.err
 
 
+def giant(suffix: str, tools: int) -> str:
+    """A manifest of so many tools of 5 kB, as JSON or YAML."""
+    entries = [json.loads(manifest(f"giant.{number}", "1"))["tools"][0] for number in range(tools)]
+    described = [json.dumps(entry | {"description": "x" * 5000}) for entry in entries]
+    if suffix == ".json":
+        return f'{{"tools":[{",".join(described)}]}}'
+    return "tools:\n" + "".join(f"- {entry}\n" for entry in described)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+def test_a_manifest_that_is_too_large_is_refused_with_its_size_and_the_limit(naru, tmp_path, suffix):
+    file = tmp_path / f"tools{suffix}"
+    file.write_text(giant(suffix, 3400))
+    said = naru("tool", "apply", "-f", str(file), "--json")
+    error = json.loads(said.err)["error"]
+    assert (said.code, error["reason"], error["limit_bytes"]) == (7, "MANIFEST_TOO_LARGE", 16 << 20)
+    assert error["size_bytes"] > error["limit_bytes"]
+    assert f"{error['size_bytes']:,} bytes" in error["message"]
+    assert "split it" in error["message"]
+
+
+def test_a_manifest_of_megabytes_is_applied(naru, tmp_path):
+    file = tmp_path / "tools.yaml"
+    file.write_text(giant(".yaml", 1000))
+    assert naru("tool", "apply", "-f", str(file), "--dry-run").code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -605,6 +632,22 @@ def test_progress_is_a_bar_at_a_terminal(run):
     assert "5장 가운데 3장을 썼습니다" in drawn
     assert "3/5" in drawn
     assert json.loads(out)["structuredContent"]["title"] == "느린 보고서"
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_what_a_terminal_would_obey_does_not_reach_it(run, answering, options):
+    obeyed = "\x1b\x07\x7f\x9b\u061c\u200e\u200f\u202a\u202e\u2066\u2069"
+    result = {"content": [text_block(f"first{obeyed}last")]}
+    assert obeyed in answering(result).out  # into a pipe everything goes as it came
+    command = [sys.executable, "-m", "registry_service.cli.app", "call", "echo.mcp", "--args", json.dumps(result)]
+    terminal, end = pty.openpty()
+    variables = environment({"TERM": "dumb", "COLUMNS": "200"})
+    with subprocess.Popen([*command, *options], cwd=run.directory, env=variables, stdout=end, stderr=end) as call:
+        os.close(end)
+        drawn = read_all(terminal)
+        assert call.wait(30) == 0
+    assert not set(drawn) & set(obeyed)
+    assert json.loads(drawn) == result | {"isError": False} if options else "first" in drawn
 
 
 # Settings

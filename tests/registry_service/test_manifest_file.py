@@ -111,13 +111,14 @@ def test_numbers_that_json_writes_otherwise_are_refused(number):
         ("a: 1\n---\nb: 2\n", Place(2, 1), "another document"),
         ("a: &x {b: 1}\nc: {<<: *x}\n", Place(2, 5), "<<"),
         ("? [a, b]\n: 1\n", Place(1, 3), "plain name"),
-        ('a: "\\ud83d"\n', Place(1, 4), "surrogate"),
+        ('a: "\\ud83d"\n', Place(1, 7), "invalid Unicode character escape"),
         ("a: &x [*x]\n", Place(1, 4), "inside its own anchor"),
         ("a: \x01\n", None, "line 1 holds the character U+0001"),
         ("", None, "empty"),
         ("# nothing\n", None, "empty"),
         (b"a: 1\nb: \xff\n", None, "line 2 is not UTF-8"),
-        ("[" * 20_000, None, "nested too deeply"),
+        ("[" * 20_000, Place(1, 1001), "maximum nesting depth"),
+        ("- " * 20_000, Place(1, 1999), "maximum nesting depth"),
     ],
 )
 def test_what_is_no_manifest_is_refused_with_its_place(source, place, words):
