@@ -36,14 +36,14 @@ _CHANNEL_OPTIONS = (
     ),
     # A registry that hangs is noticed this long after a ping that it does not answer; gRPC's own default is a minute.
     ("grpc.http2.ping_timeout_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # However long a call says nothing: gRPC by itself pings twice, and then once a minute.
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
     # How long one attempt to connect may take, and how soon the next follows.
     ("grpc.min_reconnect_backoff_ms", 3000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # A peer that vanished without a word is noticed, also in the middle of a long call.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
 )
 _READY_SECONDS = 2.0
 
@@ -147,7 +147,9 @@ class Gateway:
 
 
 def _channel(settings: Settings, target: str) -> grpc.aio.Channel:
+    # A peer that vanished without a word is noticed, also in the middle of a long call.
+    options = (*_CHANNEL_OPTIONS, ("grpc.keepalive_time_ms", int(settings.registry_ping * 1000)))
     if settings.registry_ca is None:
-        return grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        return grpc.aio.insecure_channel(target, options=options)
     credentials = grpc.ssl_channel_credentials(settings.registry_ca, settings.registry_key, settings.registry_cert)
-    return grpc.aio.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(target, credentials, options=options)

@@ -67,6 +67,7 @@ class Settings:
     shutdown_grace: float
     call_timeout: float
     registry_timeout: float
+    registry_ping: float
     log_level: str
 
     @classmethod
@@ -98,6 +99,7 @@ class Settings:
             shutdown_grace=env.read("GATEWAY_SHUTDOWN_GRACE_SECONDS", "20", _seconds(0, 3600)),
             call_timeout=env.read("GATEWAY_CALL_TIMEOUT_SECONDS", "3630", _seconds(0.1, 86400)),
             registry_timeout=env.read("GATEWAY_REGISTRY_TIMEOUT_SECONDS", "10", _seconds(0.1, 600)),
+            registry_ping=env.read("GATEWAY_REGISTRY_PING_SECONDS", "30", _seconds(1, 3600)),
             log_level=env.read("GATEWAY_LOG_LEVEL", "info", _one_of("debug", "info", "warning", "error")),
         )
 

@@ -290,9 +290,11 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
         # Clients look up new replicas only when a connection ends. Its calls end when they end.
         ("grpc.max_connection_age_ms", int(settings.max_connection_age * 1000)),
         ("grpc.max_connection_age_grace_ms", _FOREVER_MS),
-        # Clients may ping idle connections, as gateways do to notice a dead link.
+        # Clients may ping, as gateways do to notice a dead link, idle connections as well. gRPC by itself allows one
+        # ping in five minutes, and cuts the calls of a client that sends more.
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 500),
+        ("grpc.http2.max_pings_without_data", 0),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
     ]

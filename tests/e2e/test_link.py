@@ -30,6 +30,8 @@ PROMPT_SECONDS = 5.0
 # From the start of what was missing to the first success.
 HEAL_SECONDS = 15.0
 LIMIT_SECONDS = 1.0
+# Of a call that says nothing, at one ping a second: twice as many as gRPC's own limit lets pass.
+PINGS = 7.0
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +198,19 @@ class TestRegistry:
         for reply in await asyncio.gather(*(client.call(tool, contract=contract) for contract in CONTRACTS)):
             assert (reply.reason, reply.error["safe_to_retry"]) == ("TOOL_TIMED_OUT", False)
             assert await scene.settled(await scene.gone()) == "FAILED"
+
+    async def test_a_call_silent_for_long_lives(self, stack: Stack):
+        """Pings keep the link under a call that says nothing, and the registry takes as many as there are."""
+        registry = stack.registry()
+        async with opened(stack, registry, stack.gateway(registry, GATEWAY_REGISTRY_PING_SECONDS="1")) as scene:
+            tool = scene.tool("/gate")
+            calls = await start_calls(scene, tool)
+            ended, _ = await asyncio.wait(calls, timeout=PINGS, return_when=asyncio.FIRST_COMPLETED)
+            assert not ended
+            scene.endpoint.gate.set()
+            for call in calls:
+                assert (await call).value == {"passed": True}
+        assert_no_faults(*stack.processes)
 
 
 class TestGatewayDies:
