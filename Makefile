@@ -56,7 +56,7 @@ proto-check: $(VENV)/.dev ## Check that the generated code is that of proto/
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
 	$(PROTOC) --python_out="$$fresh" --grpc_python_out="$$fresh" --mypy_out=quiet:"$$fresh" \
 		--mypy_grpc_out=quiet:"$$fresh" $(PROTOS) && \
-	diff -r -x '*.proto' -x __init__.py -x __pycache__ "$$fresh/naru/v1" proto/naru/v1 || \
+	diff -r -x '*.proto' -x __init__.py -x wire.py -x __pycache__ "$$fresh/naru/v1" proto/naru/v1 || \
 	{ echo "proto-check: the generated code is not fresh: make proto" >&2; exit 1; }
 
 .PHONY: bench

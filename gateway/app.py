@@ -17,6 +17,7 @@ from gateway.errors import is_token_refused
 from gateway.mcp import Edge
 from gateway.revisions import Server, Shapes
 from gateway.settings import Settings
+from naru.v1 import wire
 from naru.v1.accounts_pb2 import AuthenticateRequest
 from naru.v1.accounts_pb2_grpc import AccountsStub
 from naru.v1.execution_pb2_grpc import ExecutionStub
@@ -138,7 +139,7 @@ class Gateway:
 
     async def _token_trouble(self) -> str:
         """Asks for something that needs the service token, without a credential: only the token's refusal matters."""
-        metadata = (("x-naru-token", self.settings.registry_token),)
+        metadata = ((wire.SERVICE_TOKEN_KEY, self.settings.registry_token),)
         try:
             await self.mcp.edge.accounts.Authenticate(AuthenticateRequest(), metadata=metadata, timeout=_READY_SECONDS)
         except grpc.aio.AioRpcError as error:

@@ -10,16 +10,10 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import grpc
-import msgspec
-from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
 
 from gateway.locales import Locale
 from gateway.messages import next_action, sentence
-
-# What the registry says in its own words; anything else came from a proxy, or from gRPC itself.
-_DOMAIN = "naru"
-_STATUS_DETAILS = "grpc-status-details-bin"
+from naru.v1 import wire
 
 # How gRPC words the failures of a request that no connection ever carried. There is no other sign of it in grpc.aio:
 # initial metadata that never came says nothing, since the registry may have admitted the call and died before it.
@@ -189,9 +183,9 @@ def failure_of(error: grpc.aio.AioRpcError, *, may_have_run: bool) -> Failure:
     A status with an ErrorInfo of the registry tells it. Without one the link failed: a request that provably was not
     sent is SERVICE_UNAVAILABLE; of any other the outcome is unknown, unless the RPC only reads.
     """
-    info = _error_info(error)
+    info = wire.unpack_status(error.trailing_metadata())
     if info is not None:
-        return _registry_failure(info.reason, parse_facts(info.metadata), may_have_run=may_have_run)
+        return _registry_failure(info.reason, info.facts, may_have_run=may_have_run)
     details = error.details() or ""
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
         if any(text in details for text in _TOO_LARGE_RESULT):
@@ -203,17 +197,6 @@ def failure_of(error: grpc.aio.AioRpcError, *, may_have_run: bool) -> Failure:
     if may_have_run:
         return Failure("CALL_OUTCOME_UNKNOWN")
     return Failure("SERVICE_UNAVAILABLE" if error.code() in _TRANSIENT else "INTERNAL")
-
-
-def parse_facts(facts: Mapping[str, str]) -> dict[str, Any]:
-    """Reads the facts of the contract: each value is JSON text. One that is not is left out."""
-    parsed = {}
-    for name, text in facts.items():
-        try:
-            parsed[name] = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeError):
-            continue
-    return parsed
 
 
 def _registry_failure(reason: str, facts: dict[str, Any], *, may_have_run: bool) -> Failure:
@@ -229,23 +212,5 @@ def _registry_failure(reason: str, facts: dict[str, Any], *, may_have_run: bool)
 
 def is_token_refused(error: grpc.aio.AioRpcError) -> bool:
     """Says whether the registry refused the gateway's own token (GATEWAY_REGISTRY_TOKEN)."""
-    info = _error_info(error)
+    info = wire.unpack_status(error.trailing_metadata())
     return info is not None and info.reason == "TOKEN_INVALID"
-
-
-def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | None:
-    for key, value in error.trailing_metadata() or ():
-        if key == _STATUS_DETAILS and isinstance(value, bytes):
-            return _parse_status(value)
-    return None
-
-
-def _parse_status(value: bytes) -> error_details_pb2.ErrorInfo | None:
-    status = status_pb2.Status()
-    info = error_details_pb2.ErrorInfo()
-    try:
-        status.ParseFromString(value)
-        found = any(detail.Unpack(info) for detail in status.details if detail.Is(info.DESCRIPTOR))
-    except DecodeError:
-        return None
-    return info if found and info.domain == _DOMAIN else None

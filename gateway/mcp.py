@@ -27,7 +27,6 @@ from gateway.errors import (
     described_violations,
     failure_of,
     is_token_refused,
-    parse_facts,
 )
 from gateway.frames import Frame
 from gateway.jsonrpc import Message
@@ -35,6 +34,7 @@ from gateway.params import NO_META, Meta, call_tool_params, initialize_version, 
 from gateway.progress import Progress
 from gateway.revisions import Dialect, Era, Shapes, arguments_are_protocol_errors, progress_token
 from gateway.telemetry import Metrics, Trace
+from naru.v1 import wire
 from naru.v1.accounts_pb2 import AuthenticateRequest
 from naru.v1.errors_pb2 import Reason
 from naru.v1.execution_pb2 import CallToolEvent, CallToolRequest
@@ -48,7 +48,6 @@ if TYPE_CHECKING:  # stubs of asynchronous channels exist for the type checker o
 Items: TypeAlias = AsyncGenerator[Frame | Progress, None]
 
 _MAX_CORRELATION = 256
-_CALL_ID_KEY = "x-naru-call-id"
 _UNREAD = Message(id=None, method="", params=b"{}")
 
 
@@ -162,7 +161,7 @@ def call_tool(edge: Edge, request: Request) -> Items:
             on_disconnect=CallToolRequest.CANCEL if modern else CallToolRequest.CONTINUE,
             client_capabilities=request.meta.client_capabilities if modern else b"",
             session_id=request.session_id,
-            request_id=request.id.decode() if len(request.id) <= _MAX_CORRELATION else "",
+            jsonrpc_id=request.id.decode() if len(request.id) <= _MAX_CORRELATION else "",
         ),
     )
 
@@ -243,7 +242,7 @@ async def _run(edge: Edge, request: Request, call: CallToolRequest) -> Items:
 
 def _told_call_id(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
     for key, value in metadata or ():
-        if key == _CALL_ID_KEY and isinstance(value, str):
+        if key == wire.CALL_ID_KEY and isinstance(value, str):
             return value
     return ""
 
@@ -271,7 +270,7 @@ def _call_frame(edge: Edge, request: Request, result: CallToolEvent.Result) -> F
     if result.HasField("failure"):
         reason = Reason.Name(result.failure.reason) if result.failure.reason in Reason.values() else ""
         request.outcome = reason = reason if reason in TABLE else "INTERNAL"
-        text, error = _error_meta(request, reason, parse_facts(result.failure.facts))
+        text, error = _error_meta(request, reason, wire.unpack_facts(result.failure.facts))
         content = _text_content(text) if content == b"[]" else content
     body = edge.shapes.call(
         request.dialect, content, result.structured_content, is_error=result.is_error, meta=result.meta, error=error
@@ -346,11 +345,11 @@ def _metadata(edge: Edge, request: Request) -> tuple[tuple[str, str], ...]:
     trace = request.trace
     metadata = [
         ("authorization", request.credential.metadata),
-        ("x-request-id", request.request_id),
+        (wire.REQUEST_ID_KEY, request.request_id),
         ("traceparent", trace.traceparent),
     ]
     if edge.token:
-        metadata.append(("x-naru-token", edge.token))
+        metadata.append((wire.SERVICE_TOKEN_KEY, edge.token))
     if trace.tracestate:
         metadata.append(("tracestate", trace.tracestate))
     return tuple(metadata)

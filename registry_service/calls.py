@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
-import msgspec
 import structlog
 
-from naru.v1 import errors_pb2, execution_pb2
+from naru.v1 import errors_pb2, execution_pb2, wire
 from registry_service.answers import Answer
 from registry_service.caller import Caller
 from registry_service.catalog import AccountEntry, Catalog, ToolEntry, View
@@ -50,7 +49,6 @@ _SUCCEEDED, _TOOL_ERROR = execution_pb2.Call.SUCCEEDED, execution_pb2.Call.TOOL_
 Event: TypeAlias = execution_pb2.CallToolEvent
 
 _log = structlog.get_logger()
-_encode = msgspec.json.encode
 
 
 class Ready(NamedTuple):
@@ -311,7 +309,7 @@ def _admission(call: Call, ready: Ready) -> Admission:
         version=ready.tool.version,
         lane=ready.lane,
         session_id=call.rpc.session_id,
-        request_id=call.rpc.request_id,
+        request_id=call.rpc.jsonrpc_id,
         revision=ready.revision,
         create_time=now_micros(),
     )
@@ -331,8 +329,7 @@ def _result(call: Call, ready: Ready, answer: Answer) -> Event:
     failure = None
     if answer.reason:
         facts = _facts(call, ready, answer.facts)
-        told = {name: _encode(value).decode() for name, value in facts.items()}
-        failure = errors_pb2.Failure(reason=answer.reason, facts=told)
+        failure = errors_pb2.Failure(reason=answer.reason, facts=wire.pack_facts(facts))
     return Event(
         result=Event.Result(
             call_id=call.call_id,

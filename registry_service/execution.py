@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import msgspec
 
-from naru.v1 import errors_pb2, execution_pb2, execution_pb2_grpc
+from naru.v1 import errors_pb2, execution_pb2, execution_pb2_grpc, wire
 from registry_service.caller import CALLER, Caller
 from registry_service.calls import Call, Calls, Event, Ready
 from registry_service.catalog import AccountEntry, Catalog, ToolEntry, View
@@ -31,7 +31,6 @@ _decode = msgspec.json.Decoder().decode
 
 # How long a call that is not streamed may take before its id is told, and the metadata that tells it.
 TELL_SECONDS = 0.5
-CALL_ID_KEY = "x-naru-call-id"
 
 
 class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
@@ -135,7 +134,7 @@ async def _await_end(call: Call, task: "asyncio.Task[Event]", context: "grpc.aio
         timer.cancel()
     if not task.done():
         if call.admitted is not None:
-            await context.send_initial_metadata(((CALL_ID_KEY, call.call_id),))
+            await context.send_initial_metadata(((wire.CALL_ID_KEY, call.call_id),))
         await call.ended_again()
 
 
@@ -200,7 +199,7 @@ def _message(row: CallRow) -> execution_pb2.Call:
         state=execution_pb2.Call.State.ValueType(row.state),
         reason=errors_pb2.Reason.ValueType(row.reason),
         session_id=row.session_id,
-        request_id=row.request_id,
+        jsonrpc_id=row.request_id,
         create_time=timestamp(row.create_time),
         settle_time=None if row.settle_time is None else timestamp(row.settle_time),
     )

@@ -14,12 +14,10 @@ from typing import Any, Protocol, TypeAlias, cast
 from uuid import uuid4
 
 import grpc
-import msgspec
 import structlog
 from google.protobuf.message import Message
-from google.rpc import error_details_pb2, status_pb2
 
-from naru.v1 import errors_pb2
+from naru.v1 import errors_pb2, wire
 from registry_service.caller import CALLER, Caller
 from registry_service.credentials import parse_basic
 from registry_service.database import UNAVAILABLE
@@ -29,12 +27,6 @@ from registry_service.telemetry import GRPC_REQUESTS
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Behaviour: TypeAlias = Callable[[Any, Context], Any]
 
-ERROR_DOMAIN = "naru"
-DETAILS_KEY = "grpc-status-details-bin"
-SERVICE_TOKEN_KEY = "x-naru-token"  # noqa: S105 -- a metadata key
-
-# Clients of gRPC refuse, by chance, trailers between 8 and 16 KiB, and base64 makes three bytes four.
-_FACTS_LIMIT = 5 * 1024
 _MESSAGE_LIMIT = 300
 _SUBJECT_FIELDS = ("client_id", "tool", "name", "version", "secret_id")
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -105,22 +97,28 @@ class Tokens:
     def caller(self, policy: Policy, metadata: Mapping[str, str]) -> Caller:
         """Raises TokenInvalidError, and UnauthenticatedError for a credential that cannot be read."""
         get = metadata.get
-        authorization = get("authorization", "")
-        admin = authorization[:7].lower() == "bearer " and self._is_admin(authorization[7:])
+        admin = self._is_admin(get(wire.ADMIN_TOKEN_KEY, ""))
         if policy is Policy.ADMIN and not admin:
-            raise TokenInvalidError("this method needs the admin token, as `authorization: Bearer …`")
-        if policy is not Policy.OPEN and not admin and not self._is_service(get(SERVICE_TOKEN_KEY, "")):
-            raise TokenInvalidError(f"the service token is absent or wrong: {SERVICE_TOKEN_KEY}")
+            raise TokenInvalidError(f"the admin token is absent or wrong: {wire.ADMIN_TOKEN_KEY}")
+        if policy is not Policy.OPEN and not admin and not self._is_service(get(wire.SERVICE_TOKEN_KEY, "")):
+            raise TokenInvalidError(f"the service token is absent or wrong: {wire.SERVICE_TOKEN_KEY}")
         credential = None
-        if authorization and not admin and (policy is Policy.ACCOUNT or policy is Policy.EITHER):
+        authorization = get(wire.AUTHORIZATION_KEY, "")
+        if authorization and (policy is Policy.ACCOUNT or policy is Policy.EITHER):
             credential = parse_basic(authorization)
-        return Caller(admin, credential, get("x-request-id", ""), get("traceparent", ""), get("tracestate", ""))
+        return Caller(
+            admin,
+            credential,
+            get(wire.REQUEST_ID_KEY, ""),
+            get(wire.TRACEPARENT_KEY, ""),
+            get(wire.TRACESTATE_KEY, ""),
+        )
 
     def _is_service(self, token: str) -> bool:
         return self._service is None or hmac.compare_digest(token.encode(), self._service)
 
     def _is_admin(self, token: str) -> bool:
-        return hmac.compare_digest(token.strip().encode(), self._admin)
+        return hmac.compare_digest(token.encode(), self._admin)
 
 
 class _Handler(Protocol):
@@ -260,8 +258,8 @@ class Border:
         if self._policy is Policy.ADMIN or isinstance(failure, TokenInvalidError):
             self._record(code.name, reason, request, started)
         message = str(failure)[:_MESSAGE_LIMIT]
-        details = rich_status(failure, message).SerializeToString()
-        await context.abort(code, message, ((DETAILS_KEY, details),))
+        details = wire.pack_status(failure.code, message, reason, failure.facts)
+        await context.abort(code, message, ((wire.STATUS_KEY, details),))
 
     def _failure(self, error: BaseException) -> NaruError:
         if isinstance(error, NaruError) and error.reason != errors_pb2.INTERNAL:
@@ -308,18 +306,3 @@ def _subject(request: Any) -> dict[str, str]:
     fields = inner.DESCRIPTOR.fields_by_name
     found = {name: str(getattr(inner, name))[:128] for name in _SUBJECT_FIELDS if name in fields}
     return {name: value for name, value in found.items() if value}
-
-
-def rich_status(failure: NaruError, message: str) -> status_pb2.Status:
-    """Returns `google.rpc.Status` with one ErrorInfo. The largest facts are dropped until the rest fits trailers."""
-    facts = {name: msgspec.json.encode(value) for name, value in failure.facts.items()}
-    while sum(map(len, facts.values())) > _FACTS_LIMIT:
-        del facts[max(facts, key=lambda name: len(facts[name]))]
-    info = error_details_pb2.ErrorInfo(
-        reason=errors_pb2.Reason.Name(failure.reason),
-        domain=ERROR_DOMAIN,
-        metadata={name: value.decode() for name, value in facts.items()},
-    )
-    status = status_pb2.Status(code=failure.code, message=message)
-    status.details.add().Pack(info)
-    return status

@@ -26,8 +26,9 @@ from urllib.parse import urlsplit
 
 import grpc
 import msgspec
-from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from naru.v1 import wire
 
 STATE_DIRECTORY = ".naru"
 RUN_FILE, ADMIN_TOKEN_FILE, CREDENTIAL_FILE = "run.json", "admin.token", "demo.credentials"
@@ -282,7 +283,7 @@ def open_channel(access: Access) -> Iterator[grpc.Channel]:
 def failure(error: grpc.RpcError, access: Access) -> CliError:
     """The CliError that a failed RPC means."""
     code, details = error.code(), error.details() or ""
-    info = error_info(error)
+    info = wire.unpack_status(error.trailing_metadata())
     if info is None:
         where = f"{access.registry} ({access.registry_from})"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -291,7 +292,7 @@ def failure(error: grpc.RpcError, access: Access) -> CliError:
         if code is grpc.StatusCode.UNAVAILABLE:
             return CliError(f"the registry at {where} is out of reach: {details}", Exit.UNREACHABLE)
         return CliError(f"{code.name}: {details}")
-    facts = {name: msgspec.json.decode(value) for name, value in info.metadata.items()}
+    facts = info.facts
     said = details if details not in ("", info.reason) else info.reason.lower().replace("_", " ")
     # What it says of a malformed request holds its facts already.
     message = said if info.reason == "REQUEST_INVALID" and said == details else with_facts(said, facts)
@@ -324,19 +325,8 @@ def is_told(value: object, said: str) -> bool:
     return all(re.search(rf"(?<![\w.-]){re.escape(fact_word(part))}(?![\w-]|\.\w)", said) for part in parts)
 
 
-def error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo | None:
-    """The ErrorInfo in the trailers, where the registry itself has answered."""
-    for datum in error.trailing_metadata() or ():
-        if datum.key == "grpc-status-details-bin":
-            for detail in status_pb2.Status.FromString(datum.value).details:
-                info = error_details_pb2.ErrorInfo()
-                if detail.Unpack(info):
-                    return info
-    return None
-
-
 def admin_metadata(access: Access) -> list[tuple[str, str]]:
-    return [("authorization", f"Bearer {access.require_admin_token()}")]
+    return [(wire.ADMIN_TOKEN_KEY, access.require_admin_token())]
 
 
 def serving(channel: grpc.Channel, timeout: float) -> bool:

@@ -120,7 +120,7 @@ def call_dict(call: execution_pb2.Call, reason: str) -> dict[str, Any]:
         "state": execution_pb2.Call.State.Name(call.state),
         "reason": reason,
         "session_id": call.session_id,
-        "request_id": call.request_id,
+        "jsonrpc_id": call.jsonrpc_id,
         "create_time": time_of(call.create_time),
         "settle_time": time_of(call.settle_time) if call.HasField("settle_time") else None,
     }

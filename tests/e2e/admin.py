@@ -9,7 +9,15 @@ from typing import Any, NamedTuple, TypeVar
 import grpc
 import yaml
 
-from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
+from naru.v1 import (
+    accounts_pb2,
+    accounts_pb2_grpc,
+    execution_pb2,
+    execution_pb2_grpc,
+    registry_pb2,
+    registry_pb2_grpc,
+    wire,
+)
 
 CALL_SECONDS = 10.0
 
@@ -51,7 +59,7 @@ class Admin:
 
     def __init__(self, address: str, token: str) -> None:
         self._channel = grpc.insecure_channel(address)
-        self._metadata = (("authorization", f"Bearer {token}"),)
+        self._metadata = ((wire.ADMIN_TOKEN_KEY, token),)
         self.registry = registry_pb2_grpc.RegistryStub(self._channel)
         self.accounts = accounts_pb2_grpc.AccountsStub(self._channel)
         self.execution = execution_pb2_grpc.ExecutionStub(self._channel)

@@ -168,7 +168,7 @@ async def test_a_session_id_is_no_more_than_a_correlation(pair: Pair):
     reply = await pair.call(tool, {}, ("Mcp-Session-Id", "conversation-7"), speaker=AGENT_BUILDER, id="r-1")
     check_fresh(reply)
     call = pair.admin.get_call(reply.header("x-naru-call-id") or "")
-    assert (call.session_id, call.request_id) == ("conversation-7", '"r-1"')
+    assert (call.session_id, call.jsonrpc_id) == ("conversation-7", '"r-1"')
 
 
 async def test_progress_never_reaches_it(pair: Pair):

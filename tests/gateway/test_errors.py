@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
-from gateway.errors import TABLE, Surface, Wording, describe, described_violations, failure_of, parse_facts
+from gateway.errors import TABLE, Surface, Wording, describe, described_violations, failure_of
 from gateway.locales import Locale
 from gateway.messages import SENTENCES, next_action, sentence
 from naru.v1.errors_pb2 import Reason
@@ -237,6 +237,3 @@ class TestFailureOf:
         assert failure_of(bad_cursor, may_have_run=False).reason == "INVALID_PARAMS"
         our_token = rpc_error(grpc.StatusCode.PERMISSION_DENIED, reason="TOKEN_INVALID")
         assert failure_of(our_token, may_have_run=True).reason == "SERVICE_UNAVAILABLE"
-
-    def test_facts_are_json_text(self):
-        assert parse_facts({"a": "1", "b": '["x"]', "c": "not json"}) == {"a": 1, "b": ["x"]}

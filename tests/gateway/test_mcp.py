@@ -284,7 +284,7 @@ class TestCallTool:
         (call,) = script.calls
         assert call.arguments == b'{"b": 1.0,"a":9007199254740993}'
         assert (call.name, call.requested_lane, call.session_id) == ("echo", "real_test", "s-1")
-        assert (call.request_id, call.client_capabilities) == ("9007199254740993", b"")
+        assert (call.jsonrpc_id, call.client_capabilities) == ("9007199254740993", b"")
         assert call.on_disconnect == CallToolRequest.CONTINUE
         assert not call.stream
         assert b'"id":9007199254740993' in answer.body

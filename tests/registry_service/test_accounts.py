@@ -25,7 +25,7 @@ from registry_service.models import Secret, Usage
 from registry_service.plans import load_plans
 
 ADMIN, SERVICE = "admin-token-of-the-tests", "service-token-of-the-tests"
-AS_ADMIN = (("authorization", f"Bearer {ADMIN}"),)
+AS_ADMIN = (("x-naru-admin-token", ADMIN),)
 PEPPER = b"pepper-of-the-tests-of-32-bytes!"
 
 

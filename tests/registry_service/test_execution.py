@@ -38,7 +38,7 @@ from tests.registry_service.samples import definition, raw
 from tests.scripted_endpoint import LIMIT_SECONDS, Script, ScriptedEndpoint, ndjson
 
 ADMIN, SERVICE = "admin-token-of-the-tests", "service-token-of-the-tests"
-AS_ADMIN = (("authorization", f"Bearer {ADMIN}"),)
+AS_ADMIN = (("x-naru-admin-token", ADMIN),)
 PEPPER = b"pepper-of-the-tests-of-32-bytes!"
 MEBIBYTE = 1024 * 1024
 OPTIONS = [("grpc.max_receive_message_length", 16 * MEBIBYTE), ("grpc.max_send_message_length", 16 * MEBIBYTE)]
@@ -218,7 +218,7 @@ class TestAnswers:
     async def test_a_call_is_answered_recorded_and_counted(self, house):
         await house.tool("/echo")
         arguments = b'{"n":9007199254740993,"f":1.0}'
-        result = await house.call(arguments, session_id="s-1", request_id='"7"')
+        result = await house.call(arguments, session_id="s-1", jsonrpc_id='"7"')
         assert result.structured_content == arguments
         assert json.loads(result.content) == [{"type": "text", "text": arguments.decode()}]
         assert not result.is_error
@@ -226,7 +226,7 @@ class TestAnswers:
         record = await house.get(result.call_id)
         assert (record.state, record.reason) == (execution_pb2.Call.SUCCEEDED, 0)
         assert (record.client_id, record.tool, record.version) == (house.client_id, "tool", "1.0.0")
-        assert (record.lane, record.session_id, record.request_id) == ("production", "s-1", '"7"')
+        assert (record.lane, record.session_id, record.jsonrpc_id) == ("production", "s-1", '"7"')
         assert abs(record.create_time.seconds - time.time()) < 60
         assert record.settle_time.ToNanoseconds() >= record.create_time.ToNanoseconds()
         assert await house.usage() == 1

@@ -43,7 +43,7 @@ class Client:
 
     async def admin(self, method, **fields):
         request = getattr(pb, f"{method}Request")(**fields)
-        return await getattr(self._stub, method)(request, metadata=(("authorization", f"Bearer {ADMIN}"),), timeout=20)
+        return await getattr(self._stub, method)(request, metadata=(("x-naru-admin-token", ADMIN),), timeout=20)
 
     async def catalog_of(self, client_id=CLIENT_ID, secret=SECRET, **fields):
         basic = base64.b64encode(f"{client_id}:{secret}".encode()).decode()

@@ -24,7 +24,7 @@ from registry_service.database import Database
 from tests.registry_service.certificates import make_certificates
 
 ADMIN, SERVICE = "admin-token-of-the-tests", "service-token-of-the-tests"
-AS_ADMIN = (("authorization", f"Bearer {ADMIN}"),)
+AS_ADMIN = (("x-naru-admin-token", ADMIN),)
 AS_GATEWAY = (("x-naru-token", SERVICE),)
 SERVICES = ("naru.v1.Registry", "naru.v1.Accounts", "naru.v1.Execution")
 PATIENCE = 40.0

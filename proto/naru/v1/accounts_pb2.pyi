@@ -417,19 +417,27 @@ class GetUsageRequest(_message.Message):
 
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     MONTH_FIELD_NUMBER: _builtins.int
+    BY_TOOL_FIELD_NUMBER: _builtins.int
+    ALL_ACCOUNTS_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     """Holds the account's client id; empty means the calling account."""
     month: _builtins.str
     """Names a month as `YYYY-MM` in Asia/Seoul; empty means the current one."""
+    by_tool: _builtins.bool
+    """Counts each tool apart."""
+    all_accounts: _builtins.bool
+    """Counts the calls of all accounts together, whatever `client_id` says. Needs the admin token."""
     def __init__(
         self,
         *,
         client_id: _builtins.str = ...,
         month: _builtins.str = ...,
+        by_tool: _builtins.bool = ...,
+        all_accounts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "month", b"month"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_accounts", b"all_accounts", "by_tool", b"by_tool", "client_id", b"client_id", "month", b"month"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -450,32 +458,36 @@ class GetUsageResponse(_message.Message):
         LANE_FIELD_NUMBER: _builtins.int
         PERIOD_FIELD_NUMBER: _builtins.int
         CALLS_FIELD_NUMBER: _builtins.int
+        TOOL_FIELD_NUMBER: _builtins.int
         lane: _builtins.str
         """Names the lane."""
         period: _builtins.str
         """Names the period in Asia/Seoul: a month `YYYY-MM` or a day `YYYY-MM-DD`."""
         calls: _builtins.int
         """Counts the admitted calls."""
+        tool: _builtins.str
+        """Names the tool, where each is counted apart."""
         def __init__(
             self,
             *,
             lane: _builtins.str = ...,
             period: _builtins.str = ...,
             calls: _builtins.int = ...,
+            tool: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "lane", b"lane", "period", b"period"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "lane", b"lane", "period", b"period", "tool", b"tool"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     COUNTERS_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
-    """Holds the client id."""
+    """Holds the client id; is empty for all accounts together."""
     @_builtins.property
     def counters(self) -> _containers.RepeatedCompositeFieldContainer[Global___GetUsageResponse.Counter]:
-        """Holds the counters, sorted by period and lane; a period without calls is absent."""
+        """Holds the counters, sorted by period, lane and tool; a period without calls is absent."""
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ class AccountsStub:
     """Owns the accounts, their secrets and the usage counters.
 
     Every method but Authenticate needs the admin token; GetUsage also takes an account's own credential.
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     def __init__(self, channel):
@@ -84,10 +85,13 @@ class AccountsServicer:
     """Owns the accounts, their secrets and the usage counters.
 
     Every method but Authenticate needs the admin token; GetUsage also takes an account's own credential.
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     def CreateAccount(self, request, context):
         """Creates an account with its first secret, which is shown here and never again.
+
+        Reasons: REQUEST_INVALID, PLAN_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,6 +99,8 @@ class AccountsServicer:
 
     def ListAccounts(self, request, context):
         """Lists the accounts, oldest first.
+
+        Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,6 +108,8 @@ class AccountsServicer:
 
     def GetAccount(self, request, context):
         """Gets one account.
+
+        Reasons: ACCOUNT_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -109,6 +117,8 @@ class AccountsServicer:
 
     def UpdateAccount(self, request, context):
         """Changes the fields of an account that the mask names: `display_name`, `plan`, `state`.
+
+        Reasons: REQUEST_INVALID, ACCOUNT_NOT_FOUND, PLAN_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,6 +126,8 @@ class AccountsServicer:
 
     def RotateSecret(self, request, context):
         """Adds a secret, shown here and never again. At most two are live: the oldest of three is revoked.
+
+        Reasons: ACCOUNT_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,6 +135,8 @@ class AccountsServicer:
 
     def RevokeSecret(self, request, context):
         """Revokes a secret. No call is admitted with it once this has returned.
+
+        Reasons: ACCOUNT_NOT_FOUND, SECRET_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -130,13 +144,17 @@ class AccountsServicer:
 
     def Authenticate(self, request, context):
         """Tells whose credential came with the request. Needs an account's credential.
+
+        Reasons: UNAUTHENTICATED, ACCOUNT_SUSPENDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUsage(self, request, context):
-        """Gets the call counters of an account.
+        """Gets the call counters of an account, or with the admin token of all accounts together.
+
+        Reasons: REQUEST_INVALID, UNAUTHENTICATED, ACCOUNT_SUSPENDED, ACCOUNT_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,6 +215,7 @@ class Accounts:
     """Owns the accounts, their secrets and the usage counters.
 
     Every method but Authenticate needs the admin token; GetUsage also takes an account's own credential.
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     @staticmethod

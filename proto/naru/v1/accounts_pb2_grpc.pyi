@@ -31,6 +31,7 @@ class AccountsStub:
     """Owns the accounts, their secrets and the usage counters.
 
     Every method but Authenticate needs the admin token; GetUsage also takes an account's own credential.
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     @_typing.overload
@@ -38,51 +39,101 @@ class AccountsStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AccountsAsyncStub: ...
     CreateAccount: _grpc.UnaryUnaryMultiCallable[_accounts_pb2.CreateAccountRequest, _accounts_pb2.CreateAccountResponse]
-    """Creates an account with its first secret, which is shown here and never again."""
+    """Creates an account with its first secret, which is shown here and never again.
+
+    Reasons: REQUEST_INVALID, PLAN_NOT_FOUND.
+    """
     ListAccounts: _grpc.UnaryUnaryMultiCallable[_accounts_pb2.ListAccountsRequest, _accounts_pb2.ListAccountsResponse]
-    """Lists the accounts, oldest first."""
+    """Lists the accounts, oldest first.
+
+    Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID.
+    """
     GetAccount: _grpc.UnaryUnaryMultiCallable[_accounts_pb2.GetAccountRequest, _accounts_pb2.Account]
-    """Gets one account."""
+    """Gets one account.
+
+    Reasons: ACCOUNT_NOT_FOUND.
+    """
     UpdateAccount: _grpc.UnaryUnaryMultiCallable[_accounts_pb2.UpdateAccountRequest, _accounts_pb2.Account]
-    """Changes the fields of an account that the mask names: `display_name`, `plan`, `state`."""
+    """Changes the fields of an account that the mask names: `display_name`, `plan`, `state`.
+
+    Reasons: REQUEST_INVALID, ACCOUNT_NOT_FOUND, PLAN_NOT_FOUND.
+    """
     RotateSecret: _grpc.UnaryUnaryMultiCallable[_accounts_pb2.RotateSecretRequest, _accounts_pb2.RotateSecretResponse]
-    """Adds a secret, shown here and never again. At most two are live: the oldest of three is revoked."""
+    """Adds a secret, shown here and never again. At most two are live: the oldest of three is revoked.
+
+    Reasons: ACCOUNT_NOT_FOUND.
+    """
     RevokeSecret: _grpc.UnaryUnaryMultiCallable[_accounts_pb2.RevokeSecretRequest, _empty_pb2.Empty]
-    """Revokes a secret. No call is admitted with it once this has returned."""
+    """Revokes a secret. No call is admitted with it once this has returned.
+
+    Reasons: ACCOUNT_NOT_FOUND, SECRET_NOT_FOUND.
+    """
     Authenticate: _grpc.UnaryUnaryMultiCallable[_accounts_pb2.AuthenticateRequest, _accounts_pb2.AuthenticateResponse]
-    """Tells whose credential came with the request. Needs an account's credential."""
+    """Tells whose credential came with the request. Needs an account's credential.
+
+    Reasons: UNAUTHENTICATED, ACCOUNT_SUSPENDED.
+    """
     GetUsage: _grpc.UnaryUnaryMultiCallable[_accounts_pb2.GetUsageRequest, _accounts_pb2.GetUsageResponse]
-    """Gets the call counters of an account."""
+    """Gets the call counters of an account, or with the admin token of all accounts together.
+
+    Reasons: REQUEST_INVALID, UNAUTHENTICATED, ACCOUNT_SUSPENDED, ACCOUNT_NOT_FOUND.
+    """
 
 @_typing.type_check_only
 class AccountsAsyncStub(AccountsStub):
     """Owns the accounts, their secrets and the usage counters.
 
     Every method but Authenticate needs the admin token; GetUsage also takes an account's own credential.
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateAccount: _aio.UnaryUnaryMultiCallable[_accounts_pb2.CreateAccountRequest, _accounts_pb2.CreateAccountResponse]  # type: ignore[assignment]
-    """Creates an account with its first secret, which is shown here and never again."""
+    """Creates an account with its first secret, which is shown here and never again.
+
+    Reasons: REQUEST_INVALID, PLAN_NOT_FOUND.
+    """
     ListAccounts: _aio.UnaryUnaryMultiCallable[_accounts_pb2.ListAccountsRequest, _accounts_pb2.ListAccountsResponse]  # type: ignore[assignment]
-    """Lists the accounts, oldest first."""
+    """Lists the accounts, oldest first.
+
+    Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID.
+    """
     GetAccount: _aio.UnaryUnaryMultiCallable[_accounts_pb2.GetAccountRequest, _accounts_pb2.Account]  # type: ignore[assignment]
-    """Gets one account."""
+    """Gets one account.
+
+    Reasons: ACCOUNT_NOT_FOUND.
+    """
     UpdateAccount: _aio.UnaryUnaryMultiCallable[_accounts_pb2.UpdateAccountRequest, _accounts_pb2.Account]  # type: ignore[assignment]
-    """Changes the fields of an account that the mask names: `display_name`, `plan`, `state`."""
+    """Changes the fields of an account that the mask names: `display_name`, `plan`, `state`.
+
+    Reasons: REQUEST_INVALID, ACCOUNT_NOT_FOUND, PLAN_NOT_FOUND.
+    """
     RotateSecret: _aio.UnaryUnaryMultiCallable[_accounts_pb2.RotateSecretRequest, _accounts_pb2.RotateSecretResponse]  # type: ignore[assignment]
-    """Adds a secret, shown here and never again. At most two are live: the oldest of three is revoked."""
+    """Adds a secret, shown here and never again. At most two are live: the oldest of three is revoked.
+
+    Reasons: ACCOUNT_NOT_FOUND.
+    """
     RevokeSecret: _aio.UnaryUnaryMultiCallable[_accounts_pb2.RevokeSecretRequest, _empty_pb2.Empty]  # type: ignore[assignment]
-    """Revokes a secret. No call is admitted with it once this has returned."""
+    """Revokes a secret. No call is admitted with it once this has returned.
+
+    Reasons: ACCOUNT_NOT_FOUND, SECRET_NOT_FOUND.
+    """
     Authenticate: _aio.UnaryUnaryMultiCallable[_accounts_pb2.AuthenticateRequest, _accounts_pb2.AuthenticateResponse]  # type: ignore[assignment]
-    """Tells whose credential came with the request. Needs an account's credential."""
+    """Tells whose credential came with the request. Needs an account's credential.
+
+    Reasons: UNAUTHENTICATED, ACCOUNT_SUSPENDED.
+    """
     GetUsage: _aio.UnaryUnaryMultiCallable[_accounts_pb2.GetUsageRequest, _accounts_pb2.GetUsageResponse]  # type: ignore[assignment]
-    """Gets the call counters of an account."""
+    """Gets the call counters of an account, or with the admin token of all accounts together.
+
+    Reasons: REQUEST_INVALID, UNAUTHENTICATED, ACCOUNT_SUSPENDED, ACCOUNT_NOT_FOUND.
+    """
 
 class AccountsServicer(metaclass=_abc_1.ABCMeta):
     """Owns the accounts, their secrets and the usage counters.
 
     Every method but Authenticate needs the admin token; GetUsage also takes an account's own credential.
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     @_abc_1.abstractmethod
@@ -91,7 +142,10 @@ class AccountsServicer(metaclass=_abc_1.ABCMeta):
         request: _accounts_pb2.CreateAccountRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_accounts_pb2.CreateAccountResponse, _abc.Awaitable[_accounts_pb2.CreateAccountResponse]]:
-        """Creates an account with its first secret, which is shown here and never again."""
+        """Creates an account with its first secret, which is shown here and never again.
+
+        Reasons: REQUEST_INVALID, PLAN_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def ListAccounts(
@@ -99,7 +153,10 @@ class AccountsServicer(metaclass=_abc_1.ABCMeta):
         request: _accounts_pb2.ListAccountsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_accounts_pb2.ListAccountsResponse, _abc.Awaitable[_accounts_pb2.ListAccountsResponse]]:
-        """Lists the accounts, oldest first."""
+        """Lists the accounts, oldest first.
+
+        Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID.
+        """
 
     @_abc_1.abstractmethod
     def GetAccount(
@@ -107,7 +164,10 @@ class AccountsServicer(metaclass=_abc_1.ABCMeta):
         request: _accounts_pb2.GetAccountRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_accounts_pb2.Account, _abc.Awaitable[_accounts_pb2.Account]]:
-        """Gets one account."""
+        """Gets one account.
+
+        Reasons: ACCOUNT_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def UpdateAccount(
@@ -115,7 +175,10 @@ class AccountsServicer(metaclass=_abc_1.ABCMeta):
         request: _accounts_pb2.UpdateAccountRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_accounts_pb2.Account, _abc.Awaitable[_accounts_pb2.Account]]:
-        """Changes the fields of an account that the mask names: `display_name`, `plan`, `state`."""
+        """Changes the fields of an account that the mask names: `display_name`, `plan`, `state`.
+
+        Reasons: REQUEST_INVALID, ACCOUNT_NOT_FOUND, PLAN_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def RotateSecret(
@@ -123,7 +186,10 @@ class AccountsServicer(metaclass=_abc_1.ABCMeta):
         request: _accounts_pb2.RotateSecretRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_accounts_pb2.RotateSecretResponse, _abc.Awaitable[_accounts_pb2.RotateSecretResponse]]:
-        """Adds a secret, shown here and never again. At most two are live: the oldest of three is revoked."""
+        """Adds a secret, shown here and never again. At most two are live: the oldest of three is revoked.
+
+        Reasons: ACCOUNT_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def RevokeSecret(
@@ -131,7 +197,10 @@ class AccountsServicer(metaclass=_abc_1.ABCMeta):
         request: _accounts_pb2.RevokeSecretRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_empty_pb2.Empty, _abc.Awaitable[_empty_pb2.Empty]]:
-        """Revokes a secret. No call is admitted with it once this has returned."""
+        """Revokes a secret. No call is admitted with it once this has returned.
+
+        Reasons: ACCOUNT_NOT_FOUND, SECRET_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def Authenticate(
@@ -139,7 +208,10 @@ class AccountsServicer(metaclass=_abc_1.ABCMeta):
         request: _accounts_pb2.AuthenticateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_accounts_pb2.AuthenticateResponse, _abc.Awaitable[_accounts_pb2.AuthenticateResponse]]:
-        """Tells whose credential came with the request. Needs an account's credential."""
+        """Tells whose credential came with the request. Needs an account's credential.
+
+        Reasons: UNAUTHENTICATED, ACCOUNT_SUSPENDED.
+        """
 
     @_abc_1.abstractmethod
     def GetUsage(
@@ -147,6 +219,9 @@ class AccountsServicer(metaclass=_abc_1.ABCMeta):
         request: _accounts_pb2.GetUsageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_accounts_pb2.GetUsageResponse, _abc.Awaitable[_accounts_pb2.GetUsageResponse]]:
-        """Gets the call counters of an account."""
+        """Gets the call counters of an account, or with the admin token of all accounts together.
+
+        Reasons: REQUEST_INVALID, UNAUTHENTICATED, ACCOUNT_SUSPENDED, ACCOUNT_NOT_FOUND.
+        """
 
 def add_AccountsServicer_to_server(servicer: AccountsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

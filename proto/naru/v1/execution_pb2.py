@@ -22,35 +22,40 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from naru.v1 import errors_pb2 as naru_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17naru/v1/execution.proto\x12\x07naru.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14naru/v1/errors.proto\"\xa6\x02\n\x0f\x43\x61llToolRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\targuments\x18\x02 \x01(\x0c\x12\x16\n\x0erequested_lane\x18\x03 \x01(\t\x12\x0e\n\x06stream\x18\x04 \x01(\x08\x12<\n\ron_disconnect\x18\x05 \x01(\x0e\x32%.naru.v1.CallToolRequest.OnDisconnect\x12\x1b\n\x13\x63lient_capabilities\x18\x06 \x01(\x0c\x12\x12\n\nsession_id\x18\x07 \x01(\t\x12\x12\n\nrequest_id\x18\x08 \x01(\t\"G\n\x0cOnDisconnect\x12\x1d\n\x19ON_DISCONNECT_UNSPECIFIED\x10\x00\x12\n\n\x06\x43\x41NCEL\x10\x01\x12\x0c\n\x08\x43ONTINUE\x10\x02\"\xd6\x03\n\rCallToolEvent\x12\x33\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x1f.naru.v1.CallToolEvent.AcceptedH\x00\x12\x33\n\x08progress\x18\x02 \x01(\x0b\x32\x1f.naru.v1.CallToolEvent.ProgressH\x00\x12/\n\x06result\x18\x03 \x01(\x0b\x32\x1d.naru.v1.CallToolEvent.ResultH\x00\x1aH\n\x08\x41\x63\x63\x65pted\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04tool\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0c\n\x04lane\x18\x04 \x01(\t\x1aK\n\x08Progress\x12\x10\n\x08progress\x18\x01 \x01(\x01\x12\x12\n\x05total\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x03 \x01(\tB\x08\n\x06_total\x1a\x89\x01\n\x06Result\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x1a\n\x12structured_content\x18\x03 \x01(\x0c\x12\x10\n\x08is_error\x18\x04 \x01(\x08\x12\x0c\n\x04meta\x18\x05 \x01(\x0c\x12!\n\x07\x66\x61ilure\x18\x06 \x01(\x0b\x32\x10.naru.v1.FailureB\x07\n\x05\x65vent\"!\n\x0eGetCallRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\"\x9a\x03\n\x04\x43\x61ll\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0c\n\x04tool\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x0c\n\x04lane\x18\x05 \x01(\t\x12\"\n\x05state\x18\x06 \x01(\x0e\x32\x13.naru.v1.Call.State\x12\x1f\n\x06reason\x18\x07 \x01(\x0e\x32\x0f.naru.v1.Reason\x12\x12\n\nsession_id\x18\x08 \x01(\t\x12\x12\n\nrequest_id\x18\t \x01(\t\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bsettle_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"r\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07RUNNING\x10\x01\x12\r\n\tSUCCEEDED\x10\x02\x12\x0e\n\nTOOL_ERROR\x10\x03\x12\n\n\x06\x46\x41ILED\x10\x04\x12\r\n\tCANCELLED\x10\x05\x12\x0b\n\x07UNKNOWN\x10\x06\x32~\n\tExecution\x12>\n\x08\x43\x61llTool\x12\x18.naru.v1.CallToolRequest\x1a\x16.naru.v1.CallToolEvent0\x01\x12\x31\n\x07GetCall\x12\x17.naru.v1.GetCallRequest\x1a\r.naru.v1.Callb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17naru/v1/execution.proto\x12\x07naru.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14naru/v1/errors.proto\"\xb7\x02\n\x0f\x43\x61llToolRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\targuments\x18\x02 \x01(\x0c\x12\x16\n\x0erequested_lane\x18\x03 \x01(\t\x12\x0e\n\x06stream\x18\x04 \x01(\x08\x12<\n\ron_disconnect\x18\x05 \x01(\x0e\x32%.naru.v1.CallToolRequest.OnDisconnect\x12\x1b\n\x13\x63lient_capabilities\x18\x06 \x01(\x0c\x12\x12\n\nsession_id\x18\x07 \x01(\t\x12\x12\n\njsonrpc_id\x18\x08 \x01(\t\x12\x0f\n\x07version\x18\t \x01(\t\"G\n\x0cOnDisconnect\x12\x1d\n\x19ON_DISCONNECT_UNSPECIFIED\x10\x00\x12\n\n\x06\x43\x41NCEL\x10\x01\x12\x0c\n\x08\x43ONTINUE\x10\x02\"\xd6\x03\n\rCallToolEvent\x12\x33\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x1f.naru.v1.CallToolEvent.AcceptedH\x00\x12\x33\n\x08progress\x18\x02 \x01(\x0b\x32\x1f.naru.v1.CallToolEvent.ProgressH\x00\x12/\n\x06result\x18\x03 \x01(\x0b\x32\x1d.naru.v1.CallToolEvent.ResultH\x00\x1aH\n\x08\x41\x63\x63\x65pted\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04tool\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0c\n\x04lane\x18\x04 \x01(\t\x1aK\n\x08Progress\x12\x10\n\x08progress\x18\x01 \x01(\x01\x12\x12\n\x05total\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x03 \x01(\tB\x08\n\x06_total\x1a\x89\x01\n\x06Result\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x1a\n\x12structured_content\x18\x03 \x01(\x0c\x12\x10\n\x08is_error\x18\x04 \x01(\x08\x12\x0c\n\x04meta\x18\x05 \x01(\x0c\x12!\n\x07\x66\x61ilure\x18\x06 \x01(\x0b\x32\x10.naru.v1.FailureB\x07\n\x05\x65vent\"!\n\x0eGetCallRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\"\x8c\x02\n\x10ListCallsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x0c\n\x04tool\x18\x04 \x01(\t\x12\"\n\x05state\x18\x05 \x01(\x0e\x32\x13.naru.v1.Call.State\x12\x1f\n\x06reason\x18\x06 \x01(\x0e\x32\x0f.naru.v1.Reason\x12\x34\n\x10\x63reate_time_from\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x35\n\x11\x63reate_time_until\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"J\n\x11ListCallsResponse\x12\x1c\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\r.naru.v1.Call\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xfb\x03\n\x04\x43\x61ll\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0c\n\x04tool\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x0c\n\x04lane\x18\x05 \x01(\t\x12\"\n\x05state\x18\x06 \x01(\x0e\x32\x13.naru.v1.Call.State\x12\x1f\n\x06reason\x18\x07 \x01(\x0e\x32\x0f.naru.v1.Reason\x12\x12\n\nsession_id\x18\x08 \x01(\t\x12\x12\n\njsonrpc_id\x18\t \x01(\t\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bsettle_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x08\x64uration\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bhttp_status\x18\r \x01(\x05\x12\x0e\n\x06\x64\x65tail\x18\x0e \x01(\t\x12\r\n\x05trial\x18\x0f \x01(\x08\"r\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07RUNNING\x10\x01\x12\r\n\tSUCCEEDED\x10\x02\x12\x0e\n\nTOOL_ERROR\x10\x03\x12\n\n\x06\x46\x41ILED\x10\x04\x12\r\n\tCANCELLED\x10\x05\x12\x0b\n\x07UNKNOWN\x10\x06\x32\xc2\x01\n\tExecution\x12>\n\x08\x43\x61llTool\x12\x18.naru.v1.CallToolRequest\x1a\x16.naru.v1.CallToolEvent0\x01\x12\x31\n\x07GetCall\x12\x17.naru.v1.GetCallRequest\x1a\r.naru.v1.Call\x12\x42\n\tListCalls\x12\x19.naru.v1.ListCallsRequest\x1a\x1a.naru.v1.ListCallsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'naru.v1.execution_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CALLTOOLREQUEST']._serialized_start=92
-  _globals['_CALLTOOLREQUEST']._serialized_end=386
-  _globals['_CALLTOOLREQUEST_ONDISCONNECT']._serialized_start=315
-  _globals['_CALLTOOLREQUEST_ONDISCONNECT']._serialized_end=386
-  _globals['_CALLTOOLEVENT']._serialized_start=389
-  _globals['_CALLTOOLEVENT']._serialized_end=859
-  _globals['_CALLTOOLEVENT_ACCEPTED']._serialized_start=561
-  _globals['_CALLTOOLEVENT_ACCEPTED']._serialized_end=633
-  _globals['_CALLTOOLEVENT_PROGRESS']._serialized_start=635
-  _globals['_CALLTOOLEVENT_PROGRESS']._serialized_end=710
-  _globals['_CALLTOOLEVENT_RESULT']._serialized_start=713
-  _globals['_CALLTOOLEVENT_RESULT']._serialized_end=850
-  _globals['_GETCALLREQUEST']._serialized_start=861
-  _globals['_GETCALLREQUEST']._serialized_end=894
-  _globals['_CALL']._serialized_start=897
-  _globals['_CALL']._serialized_end=1307
-  _globals['_CALL_STATE']._serialized_start=1193
-  _globals['_CALL_STATE']._serialized_end=1307
-  _globals['_EXECUTION']._serialized_start=1309
-  _globals['_EXECUTION']._serialized_end=1435
+  _globals['_CALLTOOLREQUEST']._serialized_start=124
+  _globals['_CALLTOOLREQUEST']._serialized_end=435
+  _globals['_CALLTOOLREQUEST_ONDISCONNECT']._serialized_start=364
+  _globals['_CALLTOOLREQUEST_ONDISCONNECT']._serialized_end=435
+  _globals['_CALLTOOLEVENT']._serialized_start=438
+  _globals['_CALLTOOLEVENT']._serialized_end=908
+  _globals['_CALLTOOLEVENT_ACCEPTED']._serialized_start=610
+  _globals['_CALLTOOLEVENT_ACCEPTED']._serialized_end=682
+  _globals['_CALLTOOLEVENT_PROGRESS']._serialized_start=684
+  _globals['_CALLTOOLEVENT_PROGRESS']._serialized_end=759
+  _globals['_CALLTOOLEVENT_RESULT']._serialized_start=762
+  _globals['_CALLTOOLEVENT_RESULT']._serialized_end=899
+  _globals['_GETCALLREQUEST']._serialized_start=910
+  _globals['_GETCALLREQUEST']._serialized_end=943
+  _globals['_LISTCALLSREQUEST']._serialized_start=946
+  _globals['_LISTCALLSREQUEST']._serialized_end=1214
+  _globals['_LISTCALLSRESPONSE']._serialized_start=1216
+  _globals['_LISTCALLSRESPONSE']._serialized_end=1290
+  _globals['_CALL']._serialized_start=1293
+  _globals['_CALL']._serialized_end=1800
+  _globals['_CALL_STATE']._serialized_start=1686
+  _globals['_CALL_STATE']._serialized_end=1800
+  _globals['_EXECUTION']._serialized_start=1803
+  _globals['_EXECUTION']._serialized_end=1997
 # @@protoc_insertion_point(module_scope)

@@ -3,9 +3,12 @@
 isort:skip_file
 Naru's contract, version 1: what the gateway and the registry service say to each other."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from naru.v1 import errors_pb2 as _errors_pb2
 import builtins as _builtins
@@ -55,7 +58,8 @@ class CallToolRequest(_message.Message):
     ON_DISCONNECT_FIELD_NUMBER: _builtins.int
     CLIENT_CAPABILITIES_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    JSONRPC_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Names the tool."""
     arguments: _builtins.bytes
@@ -70,8 +74,10 @@ class CallToolRequest(_message.Message):
     """Holds the MCP client's capabilities as JSON text; empty means that none were declared and none are demanded."""
     session_id: _builtins.str
     """Holds the client's `mcp-session-id`, for correlation only."""
-    request_id: _builtins.str
+    jsonrpc_id: _builtins.str
     """Holds the JSON-RPC id as JSON text, for correlation only."""
+    version: _builtins.str
+    """Names the version to run, active or not; empty means the active one. Needs the admin token beside the credential."""
     def __init__(
         self,
         *,
@@ -82,11 +88,12 @@ class CallToolRequest(_message.Message):
         on_disconnect: Global___CallToolRequest.OnDisconnect.ValueType = ...,
         client_capabilities: _builtins.bytes = ...,
         session_id: _builtins.str = ...,
-        request_id: _builtins.str = ...,
+        jsonrpc_id: _builtins.str = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "client_capabilities", b"client_capabilities", "name", b"name", "on_disconnect", b"on_disconnect", "request_id", b"request_id", "requested_lane", b"requested_lane", "session_id", b"session_id", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "client_capabilities", b"client_capabilities", "jsonrpc_id", b"jsonrpc_id", "name", b"name", "on_disconnect", b"on_disconnect", "requested_lane", b"requested_lane", "session_id", b"session_id", "stream", b"stream", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -257,6 +264,88 @@ class GetCallRequest(_message.Message):
 Global___GetCallRequest: _TypeAlias = GetCallRequest  # noqa: Y015
 
 @_typing.final
+class ListCallsRequest(_message.Message):
+    """Asks for a page of calls. Filters that are absent admit every call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FROM_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_UNTIL_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Limits the page; 0 means 100, more than 1000 means 1000."""
+    page_token: _builtins.str
+    """Continues after an earlier page."""
+    client_id: _builtins.str
+    """Admits the calls of this account."""
+    tool: _builtins.str
+    """Admits the calls of this tool."""
+    state: Global___Call.State.ValueType
+    """Admits the calls in this state."""
+    reason: _errors_pb2.Reason.ValueType
+    """Admits the calls that failed for this reason."""
+    @_builtins.property
+    def create_time_from(self) -> _timestamp_pb2.Timestamp:
+        """Admits the calls that were admitted at this time or later."""
+
+    @_builtins.property
+    def create_time_until(self) -> _timestamp_pb2.Timestamp:
+        """Admits the calls that were admitted before this time."""
+
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        tool: _builtins.str = ...,
+        state: Global___Call.State.ValueType = ...,
+        reason: _errors_pb2.Reason.ValueType = ...,
+        create_time_from: _timestamp_pb2.Timestamp | None = ...,
+        create_time_until: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time_from", b"create_time_from", "create_time_until", b"create_time_until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "create_time_from", b"create_time_from", "create_time_until", b"create_time_until", "page_size", b"page_size", "page_token", b"page_token", "reason", b"reason", "state", b"state", "tool", b"tool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCallsRequest: _TypeAlias = ListCallsRequest  # noqa: Y015
+
+@_typing.final
+class ListCallsResponse(_message.Message):
+    """Holds a page of calls."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Is empty on the last page."""
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___Call]:
+        """Holds the calls, newest first."""
+
+    def __init__(
+        self,
+        *,
+        calls: _abc.Iterable[Global___Call] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCallsResponse: _TypeAlias = ListCallsResponse  # noqa: Y015
+
+@_typing.final
 class Call(_message.Message):
     """Holds what the ledger knows of a call."""
 
@@ -309,9 +398,13 @@ class Call(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    JSONRPC_ID_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     SETTLE_TIME_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    HTTP_STATUS_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    TRIAL_FIELD_NUMBER: _builtins.int
     call_id: _builtins.str
     """Identifies the call."""
     client_id: _builtins.str
@@ -328,8 +421,14 @@ class Call(_message.Message):
     """Names the failure, where there was one."""
     session_id: _builtins.str
     """Holds the client's `mcp-session-id`, where it sent one."""
-    request_id: _builtins.str
+    jsonrpc_id: _builtins.str
     """Holds the JSON-RPC id as JSON text."""
+    http_status: _builtins.int
+    """Holds the endpoint's HTTP status; 0 where it sent none."""
+    detail: _builtins.str
+    """Says in a few English words what went wrong, for those who run the tool; empty where nothing did."""
+    trial: _builtins.bool
+    """Says that the admin named the version, which may have been inactive."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """Tells when the call was admitted."""
@@ -337,6 +436,10 @@ class Call(_message.Message):
     @_builtins.property
     def settle_time(self) -> _timestamp_pb2.Timestamp:
         """Tells when its outcome was recorded; absent while it runs."""
+
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """Says how long the call ran, from its admission to its outcome; absent while it runs and where nobody saw its end."""
 
     def __init__(
         self,
@@ -349,13 +452,17 @@ class Call(_message.Message):
         state: Global___Call.State.ValueType = ...,
         reason: _errors_pb2.Reason.ValueType = ...,
         session_id: _builtins.str = ...,
-        request_id: _builtins.str = ...,
+        jsonrpc_id: _builtins.str = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         settle_time: _timestamp_pb2.Timestamp | None = ...,
+        duration: _duration_pb2.Duration | None = ...,
+        http_status: _builtins.int = ...,
+        detail: _builtins.str = ...,
+        trial: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "settle_time", b"settle_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "duration", b"duration", "settle_time", b"settle_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "client_id", b"client_id", "create_time", b"create_time", "lane", b"lane", "reason", b"reason", "request_id", b"request_id", "session_id", b"session_id", "settle_time", b"settle_time", "state", b"state", "tool", b"tool", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "client_id", b"client_id", "create_time", b"create_time", "detail", b"detail", "duration", b"duration", "http_status", b"http_status", "jsonrpc_id", b"jsonrpc_id", "lane", b"lane", "reason", b"reason", "session_id", b"session_id", "settle_time", b"settle_time", "state", b"state", "tool", b"tool", "trial", b"trial", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

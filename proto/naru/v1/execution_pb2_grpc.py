@@ -27,6 +27,8 @@ if _version_not_supported:
 
 class ExecutionStub:
     """Runs calls of tools, and knows what became of them.
+
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     def __init__(self, channel):
@@ -45,10 +47,17 @@ class ExecutionStub:
                 request_serializer=naru_dot_v1_dot_execution__pb2.GetCallRequest.SerializeToString,
                 response_deserializer=naru_dot_v1_dot_execution__pb2.Call.FromString,
                 _registered_method=True)
+        self.ListCalls = channel.unary_unary(
+                '/naru.v1.Execution/ListCalls',
+                request_serializer=naru_dot_v1_dot_execution__pb2.ListCallsRequest.SerializeToString,
+                response_deserializer=naru_dot_v1_dot_execution__pb2.ListCallsResponse.FromString,
+                _registered_method=True)
 
 
 class ExecutionServicer:
     """Runs calls of tools, and knows what became of them.
+
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     def CallTool(self, request, context):
@@ -56,7 +65,13 @@ class ExecutionServicer:
 
         A call that could not be admitted, or whose endpoint did not answer, ends in a status instead (see Reason).
         The account's credential, `traceparent`, `tracestate` and `x-request-id` travel as metadata, the time limit as deadline.
-        A call without `stream` that takes longer than half a second tells its id early, as initial metadata `x-naru-call-id`.
+        A call without `stream` that takes longer than half a second sends its id early, as initial metadata `x-naru-call-id`.
+
+        Reasons before the call is admitted: UNAUTHENTICATED, ACCOUNT_SUSPENDED, TOOL_NOT_FOUND, TOOL_NOT_ACTIVE,
+        TOOL_VERSION_AMBIGUOUS, TOOL_VERSION_NOT_FOUND, PERMISSION_DENIED, MISSING_CLIENT_CAPABILITY, LANE_INVALID,
+        LANE_NOT_ALLOWED, LANE_NOT_CONFIGURED, INVALID_PARAMS, ARGUMENTS_INVALID, TOOL_BUSY.
+        Reasons afterwards: TOOL_UNREACHABLE, TOOL_TIMED_OUT, TOOL_REFUSED, TOOL_RESPONSE_INVALID, RESULT_TOO_LARGE,
+        CALL_OUTCOME_UNKNOWN. TOOL_HTTP_ERROR comes in `Result.failure`, since there is an answer to show.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -64,6 +79,17 @@ class ExecutionServicer:
 
     def GetCall(self, request, context):
         """Gets what the ledger holds of a call. Needs the admin token or the credential of the call's account.
+
+        Reasons: UNAUTHENTICATED, ACCOUNT_SUSPENDED, CALL_NOT_FOUND (also for a call of another account).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListCalls(self, request, context):
+        """Lists the calls that the filters admit, newest first. Needs the admin token.
+
+        Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -82,6 +108,11 @@ def add_ExecutionServicer_to_server(servicer, server):
                     request_deserializer=naru_dot_v1_dot_execution__pb2.GetCallRequest.FromString,
                     response_serializer=naru_dot_v1_dot_execution__pb2.Call.SerializeToString,
             ),
+            'ListCalls': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCalls,
+                    request_deserializer=naru_dot_v1_dot_execution__pb2.ListCallsRequest.FromString,
+                    response_serializer=naru_dot_v1_dot_execution__pb2.ListCallsResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'naru.v1.Execution', rpc_method_handlers)
@@ -92,6 +123,8 @@ def add_ExecutionServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Execution:
     """Runs calls of tools, and knows what became of them.
+
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     @staticmethod
@@ -138,6 +171,33 @@ class Execution:
             '/naru.v1.Execution/GetCall',
             naru_dot_v1_dot_execution__pb2.GetCallRequest.SerializeToString,
             naru_dot_v1_dot_execution__pb2.Call.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCalls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/naru.v1.Execution/ListCalls',
+            naru_dot_v1_dot_execution__pb2.ListCallsRequest.SerializeToString,
+            naru_dot_v1_dot_execution__pb2.ListCallsResponse.FromString,
             options,
             channel_credentials,
             insecure,

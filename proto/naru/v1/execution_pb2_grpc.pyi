@@ -27,7 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ExecutionStub:
-    """Runs calls of tools, and knows what became of them."""
+    """Runs calls of tools, and knows what became of them.
+
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -38,14 +41,31 @@ class ExecutionStub:
 
     A call that could not be admitted, or whose endpoint did not answer, ends in a status instead (see Reason).
     The account's credential, `traceparent`, `tracestate` and `x-request-id` travel as metadata, the time limit as deadline.
-    A call without `stream` that takes longer than half a second tells its id early, as initial metadata `x-naru-call-id`.
+    A call without `stream` that takes longer than half a second sends its id early, as initial metadata `x-naru-call-id`.
+
+    Reasons before the call is admitted: UNAUTHENTICATED, ACCOUNT_SUSPENDED, TOOL_NOT_FOUND, TOOL_NOT_ACTIVE,
+    TOOL_VERSION_AMBIGUOUS, TOOL_VERSION_NOT_FOUND, PERMISSION_DENIED, MISSING_CLIENT_CAPABILITY, LANE_INVALID,
+    LANE_NOT_ALLOWED, LANE_NOT_CONFIGURED, INVALID_PARAMS, ARGUMENTS_INVALID, TOOL_BUSY.
+    Reasons afterwards: TOOL_UNREACHABLE, TOOL_TIMED_OUT, TOOL_REFUSED, TOOL_RESPONSE_INVALID, RESULT_TOO_LARGE,
+    CALL_OUTCOME_UNKNOWN. TOOL_HTTP_ERROR comes in `Result.failure`, since there is an answer to show.
     """
     GetCall: _grpc.UnaryUnaryMultiCallable[_execution_pb2.GetCallRequest, _execution_pb2.Call]
-    """Gets what the ledger holds of a call. Needs the admin token or the credential of the call's account."""
+    """Gets what the ledger holds of a call. Needs the admin token or the credential of the call's account.
+
+    Reasons: UNAUTHENTICATED, ACCOUNT_SUSPENDED, CALL_NOT_FOUND (also for a call of another account).
+    """
+    ListCalls: _grpc.UnaryUnaryMultiCallable[_execution_pb2.ListCallsRequest, _execution_pb2.ListCallsResponse]
+    """Lists the calls that the filters admit, newest first. Needs the admin token.
+
+    Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID.
+    """
 
 @_typing.type_check_only
 class ExecutionAsyncStub(ExecutionStub):
-    """Runs calls of tools, and knows what became of them."""
+    """Runs calls of tools, and knows what became of them.
+
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CallTool: _aio.UnaryStreamMultiCallable[_execution_pb2.CallToolRequest, _execution_pb2.CallToolEvent]  # type: ignore[assignment]
@@ -53,13 +73,30 @@ class ExecutionAsyncStub(ExecutionStub):
 
     A call that could not be admitted, or whose endpoint did not answer, ends in a status instead (see Reason).
     The account's credential, `traceparent`, `tracestate` and `x-request-id` travel as metadata, the time limit as deadline.
-    A call without `stream` that takes longer than half a second tells its id early, as initial metadata `x-naru-call-id`.
+    A call without `stream` that takes longer than half a second sends its id early, as initial metadata `x-naru-call-id`.
+
+    Reasons before the call is admitted: UNAUTHENTICATED, ACCOUNT_SUSPENDED, TOOL_NOT_FOUND, TOOL_NOT_ACTIVE,
+    TOOL_VERSION_AMBIGUOUS, TOOL_VERSION_NOT_FOUND, PERMISSION_DENIED, MISSING_CLIENT_CAPABILITY, LANE_INVALID,
+    LANE_NOT_ALLOWED, LANE_NOT_CONFIGURED, INVALID_PARAMS, ARGUMENTS_INVALID, TOOL_BUSY.
+    Reasons afterwards: TOOL_UNREACHABLE, TOOL_TIMED_OUT, TOOL_REFUSED, TOOL_RESPONSE_INVALID, RESULT_TOO_LARGE,
+    CALL_OUTCOME_UNKNOWN. TOOL_HTTP_ERROR comes in `Result.failure`, since there is an answer to show.
     """
     GetCall: _aio.UnaryUnaryMultiCallable[_execution_pb2.GetCallRequest, _execution_pb2.Call]  # type: ignore[assignment]
-    """Gets what the ledger holds of a call. Needs the admin token or the credential of the call's account."""
+    """Gets what the ledger holds of a call. Needs the admin token or the credential of the call's account.
+
+    Reasons: UNAUTHENTICATED, ACCOUNT_SUSPENDED, CALL_NOT_FOUND (also for a call of another account).
+    """
+    ListCalls: _aio.UnaryUnaryMultiCallable[_execution_pb2.ListCallsRequest, _execution_pb2.ListCallsResponse]  # type: ignore[assignment]
+    """Lists the calls that the filters admit, newest first. Needs the admin token.
+
+    Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID.
+    """
 
 class ExecutionServicer(metaclass=_abc_1.ABCMeta):
-    """Runs calls of tools, and knows what became of them."""
+    """Runs calls of tools, and knows what became of them.
+
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
+    """
 
     @_abc_1.abstractmethod
     def CallTool(
@@ -71,7 +108,13 @@ class ExecutionServicer(metaclass=_abc_1.ABCMeta):
 
         A call that could not be admitted, or whose endpoint did not answer, ends in a status instead (see Reason).
         The account's credential, `traceparent`, `tracestate` and `x-request-id` travel as metadata, the time limit as deadline.
-        A call without `stream` that takes longer than half a second tells its id early, as initial metadata `x-naru-call-id`.
+        A call without `stream` that takes longer than half a second sends its id early, as initial metadata `x-naru-call-id`.
+
+        Reasons before the call is admitted: UNAUTHENTICATED, ACCOUNT_SUSPENDED, TOOL_NOT_FOUND, TOOL_NOT_ACTIVE,
+        TOOL_VERSION_AMBIGUOUS, TOOL_VERSION_NOT_FOUND, PERMISSION_DENIED, MISSING_CLIENT_CAPABILITY, LANE_INVALID,
+        LANE_NOT_ALLOWED, LANE_NOT_CONFIGURED, INVALID_PARAMS, ARGUMENTS_INVALID, TOOL_BUSY.
+        Reasons afterwards: TOOL_UNREACHABLE, TOOL_TIMED_OUT, TOOL_REFUSED, TOOL_RESPONSE_INVALID, RESULT_TOO_LARGE,
+        CALL_OUTCOME_UNKNOWN. TOOL_HTTP_ERROR comes in `Result.failure`, since there is an answer to show.
         """
 
     @_abc_1.abstractmethod
@@ -80,6 +123,20 @@ class ExecutionServicer(metaclass=_abc_1.ABCMeta):
         request: _execution_pb2.GetCallRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_execution_pb2.Call, _abc.Awaitable[_execution_pb2.Call]]:
-        """Gets what the ledger holds of a call. Needs the admin token or the credential of the call's account."""
+        """Gets what the ledger holds of a call. Needs the admin token or the credential of the call's account.
+
+        Reasons: UNAUTHENTICATED, ACCOUNT_SUSPENDED, CALL_NOT_FOUND (also for a call of another account).
+        """
+
+    @_abc_1.abstractmethod
+    def ListCalls(
+        self,
+        request: _execution_pb2.ListCallsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_execution_pb2.ListCallsResponse, _abc.Awaitable[_execution_pb2.ListCallsResponse]]:
+        """Lists the calls that the filters admit, newest first. Needs the admin token.
+
+        Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID.
+        """
 
 def add_ExecutionServicer_to_server(servicer: ExecutionServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -380,19 +380,23 @@ class ApplyManifestRequest(_message.Message):
 
     MANIFEST_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    STRICT_FIELD_NUMBER: _builtins.int
     manifest: _builtins.bytes
     """Holds the manifest as JSON text: an object whose `tools` is an array of entries."""
     validate_only: _builtins.bool
     """Reports what would be done, and does nothing."""
+    strict: _builtins.bool
+    """Takes each warning for a fault."""
     def __init__(
         self,
         *,
         manifest: _builtins.bytes = ...,
         validate_only: _builtins.bool = ...,
+        strict: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "strict", b"strict", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -497,6 +501,7 @@ class ApplyManifestResponse(_message.Message):
 
     CHANGES_FIELD_NUMBER: _builtins.int
     FAULTS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApplyManifestResponse.Change]:
         """Holds one element an entry, in the manifest's order; is empty when there are faults."""
@@ -505,19 +510,78 @@ class ApplyManifestResponse(_message.Message):
     def faults(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApplyManifestResponse.Fault]:
         """Holds every fault that was found (at most 100); nothing was changed unless this is empty."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApplyManifestResponse.Fault]:
+        """Holds what is allowed and likely to be a slip (at most 100)."""
+
     def __init__(
         self,
         *,
         changes: _abc.Iterable[Global___ApplyManifestResponse.Change] | None = ...,
         faults: _abc.Iterable[Global___ApplyManifestResponse.Fault] | None = ...,
+        warnings: _abc.Iterable[Global___ApplyManifestResponse.Fault] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "faults", b"faults"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "faults", b"faults", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApplyManifestResponse: _TypeAlias = ApplyManifestResponse  # noqa: Y015
+
+@_typing.final
+class CheckEndpointRequest(_message.Message):
+    """Asks whether an address may be called."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URL_FIELD_NUMBER: _builtins.int
+    url: _builtins.str
+    """Holds the URL of an endpoint as a definition has it; `{name}` and `${secret:name}` may stand in it."""
+    def __init__(
+        self,
+        *,
+        url: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["url", b"url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckEndpointRequest: _TypeAlias = CheckEndpointRequest  # noqa: Y015
+
+@_typing.final
+class CheckEndpointResponse(_message.Message):
+    """Says whether an address may be called."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    UNKNOWN_SECRETS_FIELD_NUMBER: _builtins.int
+    allowed: _builtins.bool
+    """Says whether the service may connect to one address of the URL's host at least."""
+    detail: _builtins.str
+    """Says in English why not; is empty if it may."""
+    @_builtins.property
+    def unknown_secrets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names the secrets of the URL that the service does not have."""
+
+    def __init__(
+        self,
+        *,
+        allowed: _builtins.bool = ...,
+        detail: _builtins.str = ...,
+        unknown_secrets: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "detail", b"detail", "unknown_secrets", b"unknown_secrets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckEndpointResponse: _TypeAlias = CheckEndpointResponse  # noqa: Y015
 
 @_typing.final
 class ListCatalogRequest(_message.Message):

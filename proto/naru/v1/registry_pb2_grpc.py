@@ -30,6 +30,7 @@ class RegistryStub:
     """Owns the tools, their immutable versions and which of those are active.
 
     Every method but ListCatalog needs the admin token.
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     def __init__(self, channel):
@@ -83,6 +84,11 @@ class RegistryStub:
                 request_serializer=naru_dot_v1_dot_registry__pb2.ApplyManifestRequest.SerializeToString,
                 response_deserializer=naru_dot_v1_dot_registry__pb2.ApplyManifestResponse.FromString,
                 _registered_method=True)
+        self.CheckEndpoint = channel.unary_unary(
+                '/naru.v1.Registry/CheckEndpoint',
+                request_serializer=naru_dot_v1_dot_registry__pb2.CheckEndpointRequest.SerializeToString,
+                response_deserializer=naru_dot_v1_dot_registry__pb2.CheckEndpointResponse.FromString,
+                _registered_method=True)
         self.ListCatalog = channel.unary_unary(
                 '/naru.v1.Registry/ListCatalog',
                 request_serializer=naru_dot_v1_dot_registry__pb2.ListCatalogRequest.SerializeToString,
@@ -94,10 +100,13 @@ class RegistryServicer:
     """Owns the tools, their immutable versions and which of those are active.
 
     Every method but ListCatalog needs the admin token.
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     def ListTools(self, request, context):
         """Lists the tools by name.
+
+        Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,6 +114,8 @@ class RegistryServicer:
 
     def GetTool(self, request, context):
         """Gets one tool.
+
+        Reasons: TOOL_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,6 +123,8 @@ class RegistryServicer:
 
     def DeleteTool(self, request, context):
         """Deletes a tool with all its versions. Its version numbers are never used again.
+
+        Reasons: TOOL_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -119,6 +132,8 @@ class RegistryServicer:
 
     def ListToolVersions(self, request, context):
         """Lists the versions of a tool, newest version first.
+
+        Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID, TOOL_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,6 +141,8 @@ class RegistryServicer:
 
     def GetToolVersion(self, request, context):
         """Gets one version of a tool.
+
+        Reasons: REQUEST_INVALID, TOOL_NOT_FOUND, TOOL_VERSION_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -133,6 +150,8 @@ class RegistryServicer:
 
     def CreateToolVersion(self, request, context):
         """Registers a version, inactive. It is immutable from then on: a fix is a new version.
+
+        Reasons: REQUEST_INVALID, DEFINITION_INVALID, TOOL_VERSION_EXISTS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -140,6 +159,8 @@ class RegistryServicer:
 
     def ActivateToolVersion(self, request, context):
         """Makes a version active and, unless told to keep them, all others inactive, in one step.
+
+        Reasons: REQUEST_INVALID, TOOL_NOT_FOUND, TOOL_VERSION_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,6 +168,8 @@ class RegistryServicer:
 
     def DeactivateToolVersion(self, request, context):
         """Makes a version inactive. No call is admitted to it once this has returned.
+
+        Reasons: REQUEST_INVALID, TOOL_NOT_FOUND, TOOL_VERSION_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -154,6 +177,17 @@ class RegistryServicer:
 
     def ApplyManifest(self, request, context):
         """Registers and activates what a manifest says: everything, or nothing when there is one fault.
+
+        Faults are in the response, since trailers could not hold them. Reasons: REQUEST_INVALID.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckEndpoint(self, request, context):
+        """Says whether the service may call an address, without calling it.
+
+        Reasons: REQUEST_INVALID.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -161,6 +195,8 @@ class RegistryServicer:
 
     def ListCatalog(self, request, context):
         """Lists the tools that the calling account can call in a lane. Needs the account's credential.
+
+        Reasons: UNAUTHENTICATED, ACCOUNT_SUSPENDED, LANE_INVALID, LANE_NOT_ALLOWED, PAGE_TOKEN_INVALID.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -214,6 +250,11 @@ def add_RegistryServicer_to_server(servicer, server):
                     request_deserializer=naru_dot_v1_dot_registry__pb2.ApplyManifestRequest.FromString,
                     response_serializer=naru_dot_v1_dot_registry__pb2.ApplyManifestResponse.SerializeToString,
             ),
+            'CheckEndpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckEndpoint,
+                    request_deserializer=naru_dot_v1_dot_registry__pb2.CheckEndpointRequest.FromString,
+                    response_serializer=naru_dot_v1_dot_registry__pb2.CheckEndpointResponse.SerializeToString,
+            ),
             'ListCatalog': grpc.unary_unary_rpc_method_handler(
                     servicer.ListCatalog,
                     request_deserializer=naru_dot_v1_dot_registry__pb2.ListCatalogRequest.FromString,
@@ -231,6 +272,7 @@ class Registry:
     """Owns the tools, their immutable versions and which of those are active.
 
     Every method but ListCatalog needs the admin token.
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     @staticmethod
@@ -466,6 +508,33 @@ class Registry:
             '/naru.v1.Registry/ApplyManifest',
             naru_dot_v1_dot_registry__pb2.ApplyManifestRequest.SerializeToString,
             naru_dot_v1_dot_registry__pb2.ApplyManifestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckEndpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/naru.v1.Registry/CheckEndpoint',
+            naru_dot_v1_dot_registry__pb2.CheckEndpointRequest.SerializeToString,
+            naru_dot_v1_dot_registry__pb2.CheckEndpointResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -31,6 +31,7 @@ class RegistryStub:
     """Owns the tools, their immutable versions and which of those are active.
 
     Every method but ListCatalog needs the admin token.
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     @_typing.overload
@@ -38,59 +39,131 @@ class RegistryStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RegistryAsyncStub: ...
     ListTools: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListToolsRequest, _registry_pb2.ListToolsResponse]
-    """Lists the tools by name."""
+    """Lists the tools by name.
+
+    Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID.
+    """
     GetTool: _grpc.UnaryUnaryMultiCallable[_registry_pb2.GetToolRequest, _registry_pb2.Tool]
-    """Gets one tool."""
+    """Gets one tool.
+
+    Reasons: TOOL_NOT_FOUND.
+    """
     DeleteTool: _grpc.UnaryUnaryMultiCallable[_registry_pb2.DeleteToolRequest, _empty_pb2.Empty]
-    """Deletes a tool with all its versions. Its version numbers are never used again."""
+    """Deletes a tool with all its versions. Its version numbers are never used again.
+
+    Reasons: TOOL_NOT_FOUND.
+    """
     ListToolVersions: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListToolVersionsRequest, _registry_pb2.ListToolVersionsResponse]
-    """Lists the versions of a tool, newest version first."""
+    """Lists the versions of a tool, newest version first.
+
+    Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID, TOOL_NOT_FOUND.
+    """
     GetToolVersion: _grpc.UnaryUnaryMultiCallable[_registry_pb2.GetToolVersionRequest, _registry_pb2.ToolVersion]
-    """Gets one version of a tool."""
+    """Gets one version of a tool.
+
+    Reasons: REQUEST_INVALID, TOOL_NOT_FOUND, TOOL_VERSION_NOT_FOUND.
+    """
     CreateToolVersion: _grpc.UnaryUnaryMultiCallable[_registry_pb2.CreateToolVersionRequest, _registry_pb2.ToolVersion]
-    """Registers a version, inactive. It is immutable from then on: a fix is a new version."""
+    """Registers a version, inactive. It is immutable from then on: a fix is a new version.
+
+    Reasons: REQUEST_INVALID, DEFINITION_INVALID, TOOL_VERSION_EXISTS.
+    """
     ActivateToolVersion: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ActivateToolVersionRequest, _registry_pb2.Tool]
-    """Makes a version active and, unless told to keep them, all others inactive, in one step."""
+    """Makes a version active and, unless told to keep them, all others inactive, in one step.
+
+    Reasons: REQUEST_INVALID, TOOL_NOT_FOUND, TOOL_VERSION_NOT_FOUND.
+    """
     DeactivateToolVersion: _grpc.UnaryUnaryMultiCallable[_registry_pb2.DeactivateToolVersionRequest, _registry_pb2.Tool]
-    """Makes a version inactive. No call is admitted to it once this has returned."""
+    """Makes a version inactive. No call is admitted to it once this has returned.
+
+    Reasons: REQUEST_INVALID, TOOL_NOT_FOUND, TOOL_VERSION_NOT_FOUND.
+    """
     ApplyManifest: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ApplyManifestRequest, _registry_pb2.ApplyManifestResponse]
-    """Registers and activates what a manifest says: everything, or nothing when there is one fault."""
+    """Registers and activates what a manifest says: everything, or nothing when there is one fault.
+
+    Faults are in the response, since trailers could not hold them. Reasons: REQUEST_INVALID.
+    """
+    CheckEndpoint: _grpc.UnaryUnaryMultiCallable[_registry_pb2.CheckEndpointRequest, _registry_pb2.CheckEndpointResponse]
+    """Says whether the service may call an address, without calling it.
+
+    Reasons: REQUEST_INVALID.
+    """
     ListCatalog: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListCatalogRequest, _registry_pb2.ListCatalogResponse]
-    """Lists the tools that the calling account can call in a lane. Needs the account's credential."""
+    """Lists the tools that the calling account can call in a lane. Needs the account's credential.
+
+    Reasons: UNAUTHENTICATED, ACCOUNT_SUSPENDED, LANE_INVALID, LANE_NOT_ALLOWED, PAGE_TOKEN_INVALID.
+    """
 
 @_typing.type_check_only
 class RegistryAsyncStub(RegistryStub):
     """Owns the tools, their immutable versions and which of those are active.
 
     Every method but ListCatalog needs the admin token.
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListTools: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListToolsRequest, _registry_pb2.ListToolsResponse]  # type: ignore[assignment]
-    """Lists the tools by name."""
+    """Lists the tools by name.
+
+    Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID.
+    """
     GetTool: _aio.UnaryUnaryMultiCallable[_registry_pb2.GetToolRequest, _registry_pb2.Tool]  # type: ignore[assignment]
-    """Gets one tool."""
+    """Gets one tool.
+
+    Reasons: TOOL_NOT_FOUND.
+    """
     DeleteTool: _aio.UnaryUnaryMultiCallable[_registry_pb2.DeleteToolRequest, _empty_pb2.Empty]  # type: ignore[assignment]
-    """Deletes a tool with all its versions. Its version numbers are never used again."""
+    """Deletes a tool with all its versions. Its version numbers are never used again.
+
+    Reasons: TOOL_NOT_FOUND.
+    """
     ListToolVersions: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListToolVersionsRequest, _registry_pb2.ListToolVersionsResponse]  # type: ignore[assignment]
-    """Lists the versions of a tool, newest version first."""
+    """Lists the versions of a tool, newest version first.
+
+    Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID, TOOL_NOT_FOUND.
+    """
     GetToolVersion: _aio.UnaryUnaryMultiCallable[_registry_pb2.GetToolVersionRequest, _registry_pb2.ToolVersion]  # type: ignore[assignment]
-    """Gets one version of a tool."""
+    """Gets one version of a tool.
+
+    Reasons: REQUEST_INVALID, TOOL_NOT_FOUND, TOOL_VERSION_NOT_FOUND.
+    """
     CreateToolVersion: _aio.UnaryUnaryMultiCallable[_registry_pb2.CreateToolVersionRequest, _registry_pb2.ToolVersion]  # type: ignore[assignment]
-    """Registers a version, inactive. It is immutable from then on: a fix is a new version."""
+    """Registers a version, inactive. It is immutable from then on: a fix is a new version.
+
+    Reasons: REQUEST_INVALID, DEFINITION_INVALID, TOOL_VERSION_EXISTS.
+    """
     ActivateToolVersion: _aio.UnaryUnaryMultiCallable[_registry_pb2.ActivateToolVersionRequest, _registry_pb2.Tool]  # type: ignore[assignment]
-    """Makes a version active and, unless told to keep them, all others inactive, in one step."""
+    """Makes a version active and, unless told to keep them, all others inactive, in one step.
+
+    Reasons: REQUEST_INVALID, TOOL_NOT_FOUND, TOOL_VERSION_NOT_FOUND.
+    """
     DeactivateToolVersion: _aio.UnaryUnaryMultiCallable[_registry_pb2.DeactivateToolVersionRequest, _registry_pb2.Tool]  # type: ignore[assignment]
-    """Makes a version inactive. No call is admitted to it once this has returned."""
+    """Makes a version inactive. No call is admitted to it once this has returned.
+
+    Reasons: REQUEST_INVALID, TOOL_NOT_FOUND, TOOL_VERSION_NOT_FOUND.
+    """
     ApplyManifest: _aio.UnaryUnaryMultiCallable[_registry_pb2.ApplyManifestRequest, _registry_pb2.ApplyManifestResponse]  # type: ignore[assignment]
-    """Registers and activates what a manifest says: everything, or nothing when there is one fault."""
+    """Registers and activates what a manifest says: everything, or nothing when there is one fault.
+
+    Faults are in the response, since trailers could not hold them. Reasons: REQUEST_INVALID.
+    """
+    CheckEndpoint: _aio.UnaryUnaryMultiCallable[_registry_pb2.CheckEndpointRequest, _registry_pb2.CheckEndpointResponse]  # type: ignore[assignment]
+    """Says whether the service may call an address, without calling it.
+
+    Reasons: REQUEST_INVALID.
+    """
     ListCatalog: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListCatalogRequest, _registry_pb2.ListCatalogResponse]  # type: ignore[assignment]
-    """Lists the tools that the calling account can call in a lane. Needs the account's credential."""
+    """Lists the tools that the calling account can call in a lane. Needs the account's credential.
+
+    Reasons: UNAUTHENTICATED, ACCOUNT_SUSPENDED, LANE_INVALID, LANE_NOT_ALLOWED, PAGE_TOKEN_INVALID.
+    """
 
 class RegistryServicer(metaclass=_abc_1.ABCMeta):
     """Owns the tools, their immutable versions and which of those are active.
 
     Every method but ListCatalog needs the admin token.
+    Every method can fail with SERVICE_UNAVAILABLE, TOKEN_INVALID and INTERNAL. The others are named at each.
     """
 
     @_abc_1.abstractmethod
@@ -99,7 +172,10 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.ListToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.ListToolsResponse, _abc.Awaitable[_registry_pb2.ListToolsResponse]]:
-        """Lists the tools by name."""
+        """Lists the tools by name.
+
+        Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID.
+        """
 
     @_abc_1.abstractmethod
     def GetTool(
@@ -107,7 +183,10 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.GetToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.Tool, _abc.Awaitable[_registry_pb2.Tool]]:
-        """Gets one tool."""
+        """Gets one tool.
+
+        Reasons: TOOL_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def DeleteTool(
@@ -115,7 +194,10 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.DeleteToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_empty_pb2.Empty, _abc.Awaitable[_empty_pb2.Empty]]:
-        """Deletes a tool with all its versions. Its version numbers are never used again."""
+        """Deletes a tool with all its versions. Its version numbers are never used again.
+
+        Reasons: TOOL_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def ListToolVersions(
@@ -123,7 +205,10 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.ListToolVersionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.ListToolVersionsResponse, _abc.Awaitable[_registry_pb2.ListToolVersionsResponse]]:
-        """Lists the versions of a tool, newest version first."""
+        """Lists the versions of a tool, newest version first.
+
+        Reasons: REQUEST_INVALID, PAGE_TOKEN_INVALID, TOOL_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def GetToolVersion(
@@ -131,7 +216,10 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.GetToolVersionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.ToolVersion, _abc.Awaitable[_registry_pb2.ToolVersion]]:
-        """Gets one version of a tool."""
+        """Gets one version of a tool.
+
+        Reasons: REQUEST_INVALID, TOOL_NOT_FOUND, TOOL_VERSION_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def CreateToolVersion(
@@ -139,7 +227,10 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.CreateToolVersionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.ToolVersion, _abc.Awaitable[_registry_pb2.ToolVersion]]:
-        """Registers a version, inactive. It is immutable from then on: a fix is a new version."""
+        """Registers a version, inactive. It is immutable from then on: a fix is a new version.
+
+        Reasons: REQUEST_INVALID, DEFINITION_INVALID, TOOL_VERSION_EXISTS.
+        """
 
     @_abc_1.abstractmethod
     def ActivateToolVersion(
@@ -147,7 +238,10 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.ActivateToolVersionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.Tool, _abc.Awaitable[_registry_pb2.Tool]]:
-        """Makes a version active and, unless told to keep them, all others inactive, in one step."""
+        """Makes a version active and, unless told to keep them, all others inactive, in one step.
+
+        Reasons: REQUEST_INVALID, TOOL_NOT_FOUND, TOOL_VERSION_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def DeactivateToolVersion(
@@ -155,7 +249,10 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.DeactivateToolVersionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.Tool, _abc.Awaitable[_registry_pb2.Tool]]:
-        """Makes a version inactive. No call is admitted to it once this has returned."""
+        """Makes a version inactive. No call is admitted to it once this has returned.
+
+        Reasons: REQUEST_INVALID, TOOL_NOT_FOUND, TOOL_VERSION_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def ApplyManifest(
@@ -163,7 +260,21 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.ApplyManifestRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.ApplyManifestResponse, _abc.Awaitable[_registry_pb2.ApplyManifestResponse]]:
-        """Registers and activates what a manifest says: everything, or nothing when there is one fault."""
+        """Registers and activates what a manifest says: everything, or nothing when there is one fault.
+
+        Faults are in the response, since trailers could not hold them. Reasons: REQUEST_INVALID.
+        """
+
+    @_abc_1.abstractmethod
+    def CheckEndpoint(
+        self,
+        request: _registry_pb2.CheckEndpointRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_registry_pb2.CheckEndpointResponse, _abc.Awaitable[_registry_pb2.CheckEndpointResponse]]:
+        """Says whether the service may call an address, without calling it.
+
+        Reasons: REQUEST_INVALID.
+        """
 
     @_abc_1.abstractmethod
     def ListCatalog(
@@ -171,6 +282,9 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.ListCatalogRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.ListCatalogResponse, _abc.Awaitable[_registry_pb2.ListCatalogResponse]]:
-        """Lists the tools that the calling account can call in a lane. Needs the account's credential."""
+        """Lists the tools that the calling account can call in a lane. Needs the account's credential.
+
+        Reasons: UNAUTHENTICATED, ACCOUNT_SUSPENDED, LANE_INVALID, LANE_NOT_ALLOWED, PAGE_TOKEN_INVALID.
+        """
 
 def add_RegistryServicer_to_server(servicer: RegistryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
