@@ -49,7 +49,7 @@ def test_the_largest_facts_give_way_to_the_limit_of_trailers(size):
 def foreign(domain: str) -> bytes:
     status = status_pb2.Status()
     status.details.add().Pack(error_details_pb2.ErrorInfo(reason="INTERNAL", domain=domain))
-    return status.SerializeToString()
+    return bytes(status.SerializeToString())
 
 
 @pytest.mark.parametrize(

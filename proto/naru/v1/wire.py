@@ -5,7 +5,7 @@ A failed RPC carries `google.rpc.Status` with one `google.rpc.ErrorInfo`. Its `r
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -63,11 +63,14 @@ def pack_status(code: int, message: str, reason: str, facts: Mapping[str, Fact])
     status = status_pb2.Status(code=code, message=message)
     metadata = {name: text.decode() for name, text in texts.items()}
     status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata))
-    return status.SerializeToString()
+    return bytes(status.SerializeToString())
 
 
-def unpack_status(trailers: Iterable[tuple[str, str | bytes]] | None) -> ErrorInfo | None:
-    """Reads the ErrorInfo of a failed RPC; returns None where a proxy or gRPC itself failed it."""
+def unpack_status(trailers: Iterable[Any] | None) -> ErrorInfo | None:
+    """Reads the ErrorInfo of a failed RPC; returns None where a proxy or gRPC itself failed it.
+
+    `trailers` are pairs of a key and a `str` or `bytes`, for which grpc and grpc.aio have types of their own.
+    """
     for key, value in trailers or ():
         if key == STATUS_KEY and isinstance(value, bytes):
             return _error_info(value)
