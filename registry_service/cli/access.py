@@ -4,7 +4,8 @@ Each of these is taken from the environment, else from the `.naru/` that a `make
 else a default:
 
 - `NARU_REGISTRY`: where the registry service listens, `host:port` or a gRPC target (127.0.0.1:50051)
-- `NARU_ADMIN_TOKEN`: its admin token; `NARU_ADMIN_TOKEN_FILE` names a file that holds it
+- `NARU_EXECUTION`: where the process listens that runs the calls, if it is another one (as NARU_REGISTRY)
+- `NARU_ADMIN_TOKEN`: the admin token of both; `NARU_ADMIN_TOKEN_FILE` names a file that holds it
 - `NARU_REGISTRY_CA_FILE`, `NARU_REGISTRY_CERT_FILE`, `NARU_REGISTRY_KEY_FILE`: TLS, and a client certificate
 - `NARU_URL`: the gateway's MCP endpoint (http://127.0.0.1:8080/mcp)
 - `NARU_META_PREFIX`: the gateway's GATEWAY_META_PREFIX, under which it says why a call failed (xdata.kr)
@@ -109,6 +110,19 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """A gRPC service. `setting` and `token_from` name the settings that address and admin token came from."""
+
+    address: str
+    setting: str
+    token: str | None = field(repr=False)
+    token_from: str
+
+    def __str__(self) -> str:
+        return f"{self.address} ({self.setting})"
+
+
+@dataclass(frozen=True, slots=True)
 class Access:
     """`…_from` say which setting a value came from, so that messages can name it.
 
@@ -116,12 +130,10 @@ class Access:
     admits, and None where another registry is meant, of which that is not known from here.
     """
 
-    registry: str
-    registry_from: str
+    registry: Target
+    execution: Target
     url: str
     url_from: str
-    admin_token: str | None = field(repr=False)
-    admin_token_from: str
     credential: str | None = field(repr=False)
     credential_from: str
     tls: Tls | None
@@ -134,32 +146,29 @@ class Access:
         """Raises CliError (USAGE) for a file that cannot be read, or what is no URL."""
         state = directory / STATE_DIRECTORY
         run = read_run(state)
-        registry, registry_from = address(environ, "NARU_REGISTRY", run.get("registry"), DEFAULT_REGISTRY)
+        registry, execution = targets(environ, run, state)
         url, url_from = address(environ, "NARU_URL", run.get("url"), DEFAULT_URL)
         if not is_http(url):
             raise CliError(f"{url_from}: {url} is not a URL that begins with http:// or https://", Exit.USAGE)
-        token, token_from = admin_token(environ, state if registry_from == FROM_RUN else None)
         credential, credential_from = account_credential(environ, state if url_from == FROM_RUN else None)
         return cls(
             registry=registry,
-            registry_from=registry_from,
+            execution=execution,
             url=url,
             url_from=url_from,
-            admin_token=token,
-            admin_token_from=token_from,
             credential=credential,
             credential_from=credential_from,
             tls=registry_tls(environ),
             meta_prefix=meta_prefix(environ, run if url_from == FROM_RUN else {}),
             state=state,
-            networks=run.get("networks", LOOPBACK) if registry_from == FROM_RUN else None,
+            networks=run.get("networks", LOOPBACK) if registry.setting == FROM_RUN else None,
         )
 
-    def require_admin_token(self) -> str:
-        if self.admin_token is None:
-            told = self.absent("NARU_ADMIN_TOKEN", ADMIN_TOKEN_FILE, self.registry_from)
+    def require_admin_token(self, target: Target) -> str:
+        if target.token is None:
+            told = self.absent("NARU_ADMIN_TOKEN", ADMIN_TOKEN_FILE, target.setting)
             raise CliError(f"{told}: the registry's REGISTRY_ADMIN_TOKEN is needed", Exit.REFUSED)
-        return self.admin_token
+        return target.token
 
     def require_credential(self) -> str:
         if self.credential is None:
@@ -175,6 +184,15 @@ class Access:
                 f"{said}; the one in {STATE_DIRECTORY}/ is only used with the address of that run, not {address_from}'s"
             )
         return f"{said}, and there is no {STATE_DIRECTORY}/{file} in the current directory ({self.state.parent})"
+
+
+def targets(environ: Mapping[str, str], run: Mapping[str, str], state: Path) -> tuple[Target, Target]:
+    """Returns who serves tools and accounts, and who serves calls, which NARU_EXECUTION may name apart."""
+    where, setting = address(environ, "NARU_REGISTRY", run.get("registry"), DEFAULT_REGISTRY)
+    registry = Target(where, setting, *admin_token(environ, state if setting == FROM_RUN else None))
+    if elsewhere := environ.get("NARU_EXECUTION"):
+        return registry, Target(elsewhere, "NARU_EXECUTION", *admin_token(environ, None))
+    return registry, registry
 
 
 def address(environ: Mapping[str, str], name: str, of_run: str | None, default: str) -> tuple[str, str]:
@@ -264,40 +282,43 @@ def registry_tls(environ: Mapping[str, str]) -> Tls | None:
 
 
 @contextmanager
-def open_channel(access: Access) -> Iterator[grpc.Channel]:
-    """A channel to the registry. A failed RPC inside leaves as the CliError that it means."""
+def open_channel(access: Access, target: Target) -> Iterator[grpc.Channel]:
+    """Opens a channel to a service. A failed RPC inside leaves as the CliError that it means."""
     options = [("grpc.max_receive_message_length", MAX_MESSAGE), ("grpc.max_send_message_length", MAX_MESSAGE)]
     if access.tls is None:
-        channel = grpc.insecure_channel(access.registry, options)
+        channel = grpc.insecure_channel(target.address, options)
     else:
         tls = grpc.ssl_channel_credentials(access.tls.ca, access.tls.key, access.tls.certificate)
-        channel = grpc.secure_channel(access.registry, tls, options)
+        channel = grpc.secure_channel(target.address, tls, options)
     try:
         yield channel
     except grpc.RpcError as error:
-        raise failure(error, access) from error
+        raise failure(error, target) from error
     finally:
         channel.close()
 
 
-def failure(error: grpc.RpcError, access: Access) -> CliError:
+def failure(error: grpc.RpcError, target: Target) -> CliError:
     """The CliError that a failed RPC means."""
     code, details = error.code(), error.details() or ""
     info = wire.unpack_status(error.trailing_metadata())
     if info is None:
-        where = f"{access.registry} ({access.registry_from})"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            message = f"the registry at {where} did not answer in time; what was asked for may have been done"
+            message = f"the registry at {target} did not answer in time; what was asked for may have been done"
             return CliError(message, Exit.UNREACHABLE)
         if code is grpc.StatusCode.UNAVAILABLE:
-            return CliError(f"the registry at {where} is out of reach: {details}", Exit.UNREACHABLE)
+            return CliError(f"the registry at {target} is out of reach: {details}", Exit.UNREACHABLE)
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            remedy = "NARU_REGISTRY must lead to one with `registry` and `accounts` in its REGISTRY_SERVICES"
+            remedy = f"{remedy}, NARU_EXECUTION to one with `execution`"
+            return CliError(f"what answers at {target} does not serve this: {remedy}", Exit.UNREACHABLE)
         return CliError(f"{code.name}: {details}")
     facts = info.facts
     said = details if details not in ("", info.reason) else info.reason.lower().replace("_", " ")
     # What it says of a malformed request holds its facts already.
     message = said if info.reason == "REQUEST_INVALID" and said == details else with_facts(said, facts)
     if info.reason == "TOKEN_INVALID":
-        message = f"the registry refused the admin token of {access.admin_token_from}"
+        message = f"the registry refused the admin token of {target.token_from}"
     return CliError(message, EXITS_BY_REASON.get(info.reason, Exit.FAILURE), info.reason, facts)
 
 
@@ -325,12 +346,16 @@ def is_told(value: object, said: str) -> bool:
     return all(re.search(rf"(?<![\w.-]){re.escape(fact_word(part))}(?![\w-]|\.\w)", said) for part in parts)
 
 
-def admin_metadata(access: Access) -> list[tuple[str, str]]:
-    return [(wire.ADMIN_TOKEN_KEY, access.require_admin_token())]
+def admin_metadata(access: Access, target: Target) -> list[tuple[str, str]]:
+    return [(wire.ADMIN_TOKEN_KEY, access.require_admin_token(target))]
 
 
-def serving(channel: grpc.Channel, timeout: float) -> bool:
-    """Whether the registry says that it can serve; waits for the connection. Raises grpc.RpcError."""
+def serving(channel: grpc.Channel, timeout: float, service: str = "") -> bool:
+    """Whether a process, or one of its services, says that it can serve; waits for the connection.
+
+    Raises grpc.RpcError.
+    """
     health = health_pb2_grpc.HealthStub(channel)
-    answer = health.Check(health_pb2.HealthCheckRequest(), timeout=timeout, wait_for_ready=True)
+    request = health_pb2.HealthCheckRequest(service=service)
+    answer = health.Check(request, timeout=timeout, wait_for_ready=True)
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

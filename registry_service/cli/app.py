@@ -21,11 +21,12 @@ from registry_service.cli.command import AsJson, access, command, execution, new
 
 HELP = (
     "Runs Naru's tools and looks after its registry.\n\n"
-    "Where to and as whom: NARU_REGISTRY and NARU_ADMIN_TOKEN (or NARU_ADMIN_TOKEN_FILE) for the registry; NARU_URL "
-    "and NARU_CREDENTIALS (id:secret, or the path of a file with it) for calls. What is not set is taken from the "
-    ".naru/ that `make run` leaves, which is looked for in the current directory alone; its secrets are only used with "
-    "the addresses of that run, never with one that NARU_REGISTRY or NARU_URL names. NARU_REGISTRY_CA_FILE turns on "
-    "TLS; NARU_REGISTRY_CERT_FILE and NARU_REGISTRY_KEY_FILE show a client certificate."
+    "Where to and as whom: NARU_REGISTRY and NARU_ADMIN_TOKEN (or NARU_ADMIN_TOKEN_FILE) for the registry, "
+    "NARU_EXECUTION for the records of calls where other processes run them; NARU_URL and NARU_CREDENTIALS "
+    "(id:secret, or the path of a file with it) for calls. What is not set is taken from the .naru/ that `make run` "
+    "leaves, which is looked for in the current directory alone; its secrets are only used with the addresses of that "
+    "run, never with one that NARU_REGISTRY, NARU_EXECUTION or NARU_URL names. NARU_REGISTRY_CA_FILE turns on TLS; "
+    "NARU_REGISTRY_CERT_FILE and NARU_REGISTRY_KEY_FILE show a client certificate."
 )
 
 app = new_app(help=HELP)

@@ -55,8 +55,9 @@ def access() -> Access:
 @contextmanager
 def connected(service: Callable[..., Any], reach: Access) -> Iterator[Callable[[str, Any], Any]]:
     """Admin RPCs over one connection; the first that fails leaves as a CliError."""
-    metadata = admin_metadata(reach)
-    with open_channel(reach) as channel:
+    target = reach.execution if service is execution_pb2_grpc.ExecutionStub else reach.registry
+    metadata = admin_metadata(reach, target)
+    with open_channel(reach, target) as channel:
         stub = service(channel)
         yield lambda method, request: getattr(stub, method)(
             request, timeout=RPC_TIMEOUTS.get(method, RPC_TIMEOUT), metadata=metadata

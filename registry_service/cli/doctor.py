@@ -8,17 +8,30 @@ import grpc
 import msgspec
 import typer
 
-from naru.v1 import registry_pb2
+from naru.v1 import execution_pb2, registry_pb2
 from registry_service.cli import output as out
-from registry_service.cli.access import ADMIN_TOKEN_FILE, CREDENTIAL_FILE, Access, CliError, open_channel, serving
+from registry_service.cli.access import (
+    ADMIN_TOKEN_FILE,
+    CREDENTIAL_FILE,
+    Access,
+    CliError,
+    Target,
+    open_channel,
+    serving,
+)
 from registry_service.cli.call import Gateway, cause
-from registry_service.cli.command import pages, registry
+from registry_service.cli.command import execution, pages, registry
 from registry_service.cli.endpoints import CONNECT_SECONDS, endpoint_findings
 from registry_service.cli.finding import Finding, State
 
+EXECUTION = "naru.v1.Execution"
+# No tool has such a name: a call of it gets all the way to the process that runs calls, and runs nothing.
+NO_TOOL = b'{"name":"naru doctor","arguments":{}}'
+NO_CALL = "naru-doctor"
+
 
 async def examine(access: Access) -> list[Finding]:
-    """Looks at the registry, its tools, their endpoints, the gateway and the credential."""
+    """Looks at the registry, its tools, their endpoints, who runs calls, the gateway and the credential."""
     reached = await asyncio.to_thread(registry_finding, access)
     found = [reached]
     if reached.state is State.OK:
@@ -26,28 +39,47 @@ async def examine(access: Access) -> list[Finding]:
         found.append(token)
         found += [finding for tool in tools if (finding := activity(tool))]
         found += await endpoint_findings(access, tools)
+    found += await asyncio.to_thread(execution_findings, access)
     return found + await gateway_findings(access)
 
 
 def registry_finding(access: Access) -> Finding:
-    """Whether something answers as a registry service; whether it can serve is told by the next look."""
-    where = f"{access.registry} ({access.registry_from})"
     remedy = "is the registry running, and is its REGISTRY_BIND this address?"
+    return reach(access, access.registry, "registry", "NARU_REGISTRY", remedy)
+
+
+def execution_findings(access: Access) -> list[Finding]:
+    """Looks at the process that runs calls, where it is another one than the registry."""
+    if access.execution is access.registry:
+        return []
+    remedy = "is the process running that runs the calls, and is its REGISTRY_BIND this address?"
+    reached = reach(access, access.execution, "execution", "NARU_EXECUTION", remedy, EXECUTION)
+    if reached.state is not State.OK or access.execution.token is None:
+        return [reached]
     try:
-        with open_channel(access) as channel:
-            ready = answers(channel)
+        execution("GetCall", execution_pb2.GetCallRequest(call_id=NO_CALL), access)
     except CliError as error:
-        return Finding("registry", State.WRONG, str(error), "NARU_REGISTRY", remedy)
-    if ready is None:
-        return Finding("registry", State.WRONG, f"nothing answers at {where}", "NARU_REGISTRY", remedy)
-    state = "serving" if ready else "up, but not serving"
-    return Finding("registry", State.OK, f"{where} is {state}")
+        if error.reason != "CALL_NOT_FOUND":
+            return [reached, refusal(access.execution, error, "execution", "NARU_EXECUTION")]
+    return [reached, Finding("admin token of execution", State.OK, f"accepted ({access.execution.token_from})")]
 
 
-def answers(channel: grpc.Channel) -> bool | None:
-    """Whether the registry serves; None when no connection was made in time."""
+def reach(access: Access, target: Target, check: str, setting: str, remedy: str, service: str = "") -> Finding:
+    """Whether something answers there as a part of Naru; whether it can serve is told by the next look."""
     try:
-        return serving(channel, CONNECT_SECONDS)
+        with open_channel(access, target) as channel:
+            ready = answers(channel, service)
+    except CliError as error:
+        return Finding(check, State.WRONG, str(error), setting, remedy)
+    if ready is None:
+        return Finding(check, State.WRONG, f"nothing answers at {target}", setting, remedy)
+    return Finding(check, State.OK, f"{target} is {'serving' if ready else 'up, but not serving'}")
+
+
+def answers(channel: grpc.Channel, service: str) -> bool | None:
+    """Whether the service serves; None when no connection was made in time."""
+    try:
+        return serving(channel, CONNECT_SECONDS, service)
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return None
@@ -55,22 +87,23 @@ def answers(channel: grpc.Channel) -> bool | None:
 
 
 def list_tools(access: Access) -> tuple[Finding, list[registry_pb2.Tool]]:
-    if access.admin_token is None:
-        absent = access.absent("NARU_ADMIN_TOKEN", ADMIN_TOKEN_FILE, access.registry_from)
+    if access.registry.token is None:
+        absent = access.absent("NARU_ADMIN_TOKEN", ADMIN_TOKEN_FILE, access.registry.setting)
         message = f"{absent}: tools and endpoints are not looked at"
         return Finding("admin token", State.WARNING, message, "NARU_ADMIN_TOKEN"), []
     try:
         tools = list(pages(registry, "ListTools", registry_pb2.ListToolsRequest(), "tools", access))
     except CliError as error:
-        return refusal(access, error), []
-    return Finding("admin token", State.OK, f"accepted ({access.admin_token_from}); {len(tools)} tools"), tools
+        return refusal(access.registry, error, "registry", "NARU_REGISTRY"), []
+    return Finding("admin token", State.OK, f"accepted ({access.registry.token_from}); {len(tools)} tools"), tools
 
 
-def refusal(access: Access, error: CliError) -> Finding:
+def refusal(target: Target, error: CliError, check: str, setting: str) -> Finding:
     cause = error.facts.get("cause")
     if error.reason == "TOKEN_INVALID":
         remedy = "take the value of the registry's REGISTRY_ADMIN_TOKEN"
-        return Finding("admin token", State.WRONG, str(error), access.admin_token_from, remedy)
+        token = "admin token" if check == "registry" else f"admin token of {check}"
+        return Finding(token, State.WRONG, str(error), target.token_from, remedy)
     if cause == "database_not_migrated":
         remedy = "start one registry process with REGISTRY_AUTO_MIGRATE=true (the default)"
         return Finding(
@@ -79,7 +112,7 @@ def refusal(access: Access, error: CliError) -> Finding:
     if cause == "database_unreachable":
         remedy = "is the database of the registry's DATABASE_URL running, and its password right?"
         return Finding("database", State.WRONG, "the registry cannot reach its database", "DATABASE_URL", remedy)
-    return Finding("registry", State.WRONG, str(error), "NARU_REGISTRY")
+    return Finding(check, State.WRONG, str(error), setting)
 
 
 def activity(tool: registry_pb2.Tool) -> Finding | None:
@@ -108,7 +141,7 @@ async def gateway_findings(access: Access) -> list[Finding]:
         return [Finding("gateway", State.WRONG, message, "NARU_URL", remedy)]
     if ready != 200:
         return [unready(where, detail)]
-    return [Finding("gateway", State.OK, f"{where} is ready"), await credential_finding(access)]
+    return [Finding("gateway", State.OK, f"{where} is ready"), *await credential_findings(access)]
 
 
 class Readiness(msgspec.Struct):
@@ -139,16 +172,27 @@ async def get(access: Access, path: str) -> tuple[int, str]:
         return response.status, (await response.content.read(4096)).decode(errors="replace").strip()
 
 
-async def credential_finding(access: Access) -> Finding:
+async def credential_findings(access: Access) -> list[Finding]:
     check = "credential"
     if access.credential is None:
         absent = access.absent("NARU_CREDENTIALS", CREDENTIAL_FILE, access.url_from)
-        return Finding(check, State.WARNING, f"{absent}: no call was tried", "NARU_CREDENTIALS")
+        return [Finding(check, State.WARNING, f"{absent}: no call was tried", "NARU_CREDENTIALS")]
     try:
         await Gateway(access, language="en").request("ping")
     except CliError as error:
-        return credential_trouble(access, error)
-    return Finding(check, State.OK, f"accepted ({access.credential_from})")
+        return [credential_trouble(access, error)]
+    return [Finding(check, State.OK, f"accepted ({access.credential_from})"), await call_finding(access)]
+
+
+async def call_finding(access: Access) -> Finding:
+    """Whether calls get from the gateway to the process that runs them: it has an address and a token of its own."""
+    try:
+        await Gateway(access, language="en").request("tools/call", NO_TOOL)
+    except CliError as error:
+        if error.reason != "TOOL_NOT_FOUND":
+            remedy = "do it (else GATEWAY_REGISTRY) and GATEWAY_REGISTRY_TOKEN fit the process that runs calls?"
+            return Finding("calls", State.WRONG, f"do not get to where they run: {error}", "GATEWAY_EXECUTION", remedy)
+    return Finding("calls", State.OK, "get from the gateway to where they run")
 
 
 def credential_trouble(access: Access, error: CliError) -> Finding:

@@ -97,7 +97,7 @@ async def endpoint_finding(access: Access, server: Server, users: list[str]) -> 
     """Whether the registry may call the server, and whether something listens there; asks nothing that it may not."""
     check = f"endpoint {server.host}:{server.port}"
     used = used_by(users)
-    local = is_local(access.registry)
+    local = is_local(access.registry.address)
     trouble = State.WRONG if local else State.WARNING
     elsewhere = "" if local else " from this machine; the registry runs on another and may see more"
     try:
