@@ -73,7 +73,6 @@ class Call:
         "client_deadline",
         "client_seconds",
         "cut",
-        "ended",
         "progress",
         "reported",
         "rpc",
@@ -84,9 +83,8 @@ class Call:
         self.rpc = rpc
         self.caller = caller
         self.client_seconds = client_seconds
-        loop = asyncio.get_running_loop()
         # Of the event loop's clock.
-        self.client_deadline = None if client_seconds is None else loop.time() + client_seconds
+        self.client_deadline = None if client_seconds is None else asyncio.get_running_loop().time() + client_seconds
         self.admitted: Ready | None = None
         # The RPC is over, and nobody waits for the result.
         self.abandoned = False
@@ -96,7 +94,6 @@ class Call:
         self.reported = float("-inf")
         # Set on admission, on progress and at the end, for an RPC that streams.
         self.changed = asyncio.Event() if rpc.stream else None
-        self.ended: asyncio.Future[None] = loop.create_future()
 
     def report(self, progress: float, total: float | None, message: str) -> None:
         """Keeps an endpoint's progress for the RPC, if it is progress: the contract promises that it grows."""
@@ -107,16 +104,6 @@ class Call:
             self.reported = progress
             self.progress.append(Event.Progress(progress=progress, total=total, message=message[:MESSAGE_KEPT]))
             self.tell()
-
-    def look(self) -> None:
-        """Wakes the RPC, whether the call has ended or not."""
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-    async def ended_again(self) -> None:
-        """Waits for the end, once `look()` has spent `ended`."""
-        self.ended = asyncio.get_running_loop().create_future()
-        await self.ended
 
     def tell(self) -> None:
         """Wakes the RPC, if it streams."""
@@ -188,7 +175,6 @@ class Calls:
     def _ended(self, task: "asyncio.Task[Event]") -> None:
         call = self._running.pop(task)
         call.tell()
-        call.look()
         error = None if task.cancelled() else task.exception()
         if call.abandoned and error is not None and not isinstance(error, NaruError):
             _log.error("call failed", call_id=call.call_id, exc_info=error)

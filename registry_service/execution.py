@@ -71,7 +71,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
         task = self._calls.start(call)
         try:
             if call.changed is not None:
-                await _follow(call, call.changed, context)
+                await _follow(call, call.changed, task, context)
             else:
                 await _await_end(call, task, context)
             await context.write(task.result())
@@ -125,21 +125,23 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
 async def _await_end(call: Call, task: "asyncio.Task[Event]", context: "grpc.aio.ServicerContext[Any, Any]") -> None:
     """Waits until the call has ended. One that takes long tells its id first: the link may break before its end.
 
-    It is not the task that is awaited, since what becomes of that when the RPC ends early is decided elsewhere.
+    It looks at the task itself each time, so that no end can be missed. The task isn't awaited: an RPC that ends early
+    would cancel it, and what becomes of it then is decided elsewhere.
     """
-    timer = asyncio.get_running_loop().call_later(TELL_SECONDS, call.look)
-    try:
-        await call.ended
-    finally:
-        timer.cancel()
-    if not task.done():
+    patience: float | None = TELL_SECONDS
+    while not (await asyncio.wait((task,), timeout=patience))[0]:
         if call.admitted is not None:
+            patience = None
             await context.send_initial_metadata(((wire.CALL_ID_KEY, call.call_id),))
-        await call.ended_again()
 
 
-async def _follow(call: Call, changed: asyncio.Event, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-    """Writes `accepted` and progress until the call has ended. A slow client holds up nothing but itself."""
+async def _follow(
+    call: Call, changed: asyncio.Event, task: "asyncio.Task[Event]", context: "grpc.aio.ServicerContext[Any, Any]"
+) -> None:
+    """Writes `accepted` and progress until the call has ended. A slow client holds up nothing but itself.
+
+    It looks at all there is after `changed` was cleared, and sleeps only if there was nothing: nothing can be missed.
+    """
     told = False
     while True:
         changed.clear()
@@ -148,7 +150,7 @@ async def _follow(call: Call, changed: asyncio.Event, context: "grpc.aio.Service
             await context.write(_accepted(call, call.admitted))
         while call.progress:
             await context.write(Event(progress=call.progress.popleft()))
-        if call.ended.done():
+        if task.done():
             return
         await changed.wait()
 

@@ -178,7 +178,9 @@ class Border:
         self._gate = gate
         self._tokens = tokens
         self._policy = policy_of(method)
+        # Both are there from the start: a client that cancels its first stream after an hour makes no new time series.
         self._succeeded = GRPC_REQUESTS.labels(method, "OK")
+        self._cancelled = GRPC_REQUESTS.labels(method, "CANCELLED")
 
     def unary(self, behaviour: Behaviour) -> Behaviour:
         async def border(request: Any, context: Context) -> Any:
@@ -246,7 +248,7 @@ class Border:
     async def _fail(self, error: BaseException, request: Any, context: Context, started: float) -> None:
         """Ends the RPC with the status of the error; returns only if it has ended already."""
         if isinstance(error, asyncio.CancelledError):
-            GRPC_REQUESTS.labels(self._method, "CANCELLED").inc()
+            self._cancelled.inc()
             return
         if isinstance(error, grpc.aio.AbortError):
             GRPC_REQUESTS.labels(self._method, context.code().name).inc()

@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import aiohttp
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.e2e.nameserver import Nameserver
 from tests.e2e.processes import Process, Stack
@@ -22,6 +24,8 @@ CONTRACTS = (Contract.AGENT_BUILDER, Contract.LEGACY, Contract.XDATA, Contract.N
 SHORT_GRACE = 1
 # What an end takes besides its grace, on a busy machine.
 SLACK_SECONDS = 6.0
+# What an end takes where nothing runs.
+NOTHING_RUNS_SECONDS = 3.0
 # How long a client may take to find a new replica.
 FOUND_SECONDS = 15.0
 
@@ -80,6 +84,28 @@ def assert_unknown(reply: Reply) -> None:
     assert reply.status == 200
     assert reply.envelope["id"] == reply.id
     assert (reply.reason, reply.error["safe_to_retry"]) == ("CALL_OUTCOME_UNKNOWN", False)
+
+
+async def test_where_nothing_runs_an_end_waits_for_nobody(stack: Stack):
+    """Clients may keep their connections, and watch the registry's health: that is nothing that could end."""
+    registry = stack.registry()
+    gateway = stack.gateway(registry)
+    async with opened(stack, registry, gateway) as scene, grpc.aio.insecure_channel(registry.address) as channel:
+        for contract in CONTRACTS:
+            assert (await scene.client.call(scene.tool("/echo"), {"n": 1}, contract)).value == {"n": 1}
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        host, _, port = gateway.address.rpartition(":")
+        with socket.create_connection((host, int(port))) as silent, contextlib.closing(socket.socket()) as begun:
+            begun.connect((host, int(port)))
+            begun.sendall(b"POST /mcp HTTP/1.1\r\nHost: loc")
+            for process in (registry, gateway):
+                began = time.monotonic()
+                process.popen.send_signal(signal.SIGTERM)
+                assert await ended(process) == 0
+                assert time.monotonic() - began < NOTHING_RUNS_SECONDS
+            assert silent.recv(1) == b""
+    assert_no_faults(*stack.processes)
 
 
 class TestGateway:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import time
+from collections import Counter
 from contextlib import asynccontextmanager
 from ipaddress import ip_network
 from types import SimpleNamespace
@@ -24,8 +25,11 @@ from naru.v1 import (
     registry_pb2_grpc,
 )
 from registry_service import calls as calls_module
+from registry_service import execution as execution_module
 from registry_service.accounts import AccountsServicer
+from registry_service.caller import CALLER, Caller
 from registry_service.catalog import Catalog
+from registry_service.credentials import parse_basic
 from registry_service.endpoint import EndpointClient
 from registry_service.execution import ExecutionServicer
 from registry_service.interceptors import Gate, GuardedServer, Tokens
@@ -458,6 +462,43 @@ class TestStreaming:
         await house.tool("/ndjson")
         assert json.loads((await house.call()).structured_content)["done"]
 
+    async def test_a_call_that_ends_while_its_id_is_told_is_answered(self, house, monkeypatch):
+        """gRPC takes as long as it likes to send metadata: here until the call has been settled."""
+        monkeypatch.setattr(execution_module, "TELL_SECONDS", 0.05)
+        await house.tool("/gate")
+        events = []
+
+        async def send_initial_metadata(metadata):
+            house.endpoint.gate.set()
+            row = await house.settled(execution_pb2.Call.SUCCEEDED)
+            assert metadata == (("x-naru-call-id", row.call_id),)
+
+        async def write(event):
+            events.append(event)
+
+        context = SimpleNamespace(
+            time_remaining=lambda: LIMIT_SECONDS, send_initial_metadata=send_initial_metadata, write=write
+        )
+        credential = parse_basic(f"Basic {base64.b64encode(house.credential.encode()).decode()}")
+        CALLER.set(Caller(admin=False, credential=credential, request_id="", traceparent="", tracestate=""))
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await house.execution.CallTool(execution_pb2.CallToolRequest(name="tool"), cast(Any, context))
+        assert [event.result.structured_content for event in events] == [b'{"passed": true}']
+
+    async def test_a_call_that_was_admitted_late_tells_its_id_as_well(self, house, monkeypatch):
+        monkeypatch.setattr(execution_module, "TELL_SECONDS", 0.05)
+        await house.tool("/gate")
+        async with house.database.write() as session:
+            await session.execute(text("UPDATE calls SET session_id = session_id"))
+            rpc = house.start()
+            waiting = asyncio.ensure_future(rpc.initial_metadata())
+            done, _ = await asyncio.wait({waiting}, timeout=0.3)
+            assert not done
+        metadata = await waiting
+        assert dict(metadata)["x-naru-call-id"] == (await house.row()).call_id
+        house.endpoint.gate.set()
+        assert (await rpc.read()).result.call_id == dict(metadata)["x-naru-call-id"]
+
     async def test_events_come_while_the_tool_works(self, house):
         await house.tool("/gated-progress")
         rpc = house.start(stream=True)
@@ -700,6 +741,25 @@ class TestDrain:
         assert (failure.reason, failure.facts["call_id"]) == ("CALL_OUTCOME_UNKNOWN", row.call_id)
         assert (row.state, row.reason) == (execution_pb2.Call.UNKNOWN, errors_pb2.CALL_OUTCOME_UNKNOWN)
         await house.endpoint.gone()
+
+    async def test_calls_that_end_when_the_grace_does_are_told_what_is_recorded(self, house):
+        """Some end before it, some are cut, and of those that end just then each is one or the other."""
+        await house.tool("/sleep", method="GET", inputSchema={"type": "object"})
+        calls = [
+            asyncio.ensure_future(house.events(b'{"seconds":%.4f}' % (0.4 + 0.002 * step), stream=step % 2 == 0))
+            for step in range(-20, 21)
+        ]
+        for _ in calls:
+            await house.endpoint.arrived()
+        await house.execution.drain(0.38)
+        told: Counter[str] = Counter()
+        for answer in await asyncio.gather(*calls, return_exceptions=True):
+            told["UNKNOWN" if isinstance(answer, grpc.aio.AioRpcError) else "SUCCEEDED"] += 1
+        recorded = Counter(execution_pb2.Call.State.Name(row.state) for row in await house.rows())
+        assert told.total() == recorded.total() == len(calls)
+        # A call that was cut while its success was being recorded is unknown to its client.
+        assert recorded["SUCCEEDED"] >= told["SUCCEEDED"]
+        assert set(recorded) <= {"SUCCEEDED", "UNKNOWN"}
 
     async def test_nothing_to_wait_for_is_not_waited_for(self, house):
         async with asyncio.timeout(1):
