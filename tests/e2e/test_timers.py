@@ -91,10 +91,6 @@ async def test_calls_that_end_at_their_time_limit_are_told_what_is_recorded(pair
     number = 160
     answers = await call_all(pair, tool, around(TOOL_SECONDS, number), speaker, pair.gateway)
     told = Counter("failed" if answer["result"].get("isError") else "succeeded" for answer in answers)
-    recorded = Counter(
-        record["outcome"]
-        for record in pair.registry.records()
-        if record["event"] == "call" and record["tool"] == tool.name
-    )
+    recorded = {outcome: metric(pair.registry, "naru_calls_total", tool=tool.name, outcome=outcome) for outcome in told}
     assert told == recorded
     assert set(told) == {"failed", "succeeded"}
