@@ -19,6 +19,7 @@ from gateway.errors import TABLE, Wording, describe
 from gateway.jsonrpc import error
 from gateway.settings import Bind, SettingError, Settings
 from gateway.telemetry import start_metrics
+from naru.event_loop import Holdup, LoopWatch
 
 MAX_HEAD_BYTES: Final = 64 << 10
 # Python's own 700 new objects would have it look through a large body of small arrays a thousand times.
@@ -106,6 +107,16 @@ class Server(uvicorn.Server):
         gc.freeze()  # what is there now stays, and need not be looked at again
         gc.set_threshold(*GC_THRESHOLD)
         self._gateway.mcp.log.info("gateway ready", **self._facts)
+
+    async def main_loop(self) -> None:
+        """Serves until a signal comes, and watches the event loop meanwhile."""
+        log = self._gateway.mcp.log
+
+        def report(holdup: Holdup) -> None:
+            log.warning("event loop held up", **holdup._asdict())
+
+        with LoopWatch(self._gateway.mcp.metrics.loop_lag.observe, report):
+            await super().main_loop()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stops accepting, lets what is running end, and ends it itself when the grace is over."""

@@ -28,6 +28,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.settings import Bind
+from naru.event_loop import LAG_BUCKETS
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -111,6 +112,12 @@ class Metrics:
         self.dropped_progress = Counter(
             "naru_gateway_progress_dropped",
             "Progress that did not increase and was not passed on.",
+            registry=self.registry,
+        )
+        self.loop_lag = Histogram(
+            "naru_gateway_event_loop_lag_seconds",
+            "How late the event loop was, ten times a second.",
+            buckets=LAG_BUCKETS,
             registry=self.registry,
         )
         # labels() costs more than the rest of an observation: children are looked up once.

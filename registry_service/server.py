@@ -10,10 +10,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import grpc
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
+from naru.event_loop import LoopWatch
+from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
 from registry_service.accounts import AccountsServicer
 from registry_service.catalog import Catalog
 from registry_service.database import (
@@ -25,19 +26,19 @@ from registry_service.database import (
 from registry_service.endpoint import EndpointClient
 from registry_service.errors import NaruError
 from registry_service.execution import ExecutionServicer
+from registry_service.health import EXECUTION, Health
 from registry_service.interceptors import Gate, GuardedServer, Tokens
 from registry_service.ledger import Ledger
 from registry_service.migrations import UnknownRevisionError
 from registry_service.plans import Plan
 from registry_service.registry import RegistryServicer
 from registry_service.settings import Settings
-from registry_service.telemetry import start_metrics
+from registry_service.telemetry import LOOP_LAG_SECONDS, report_holdup, start_metrics
 
 MAX_REQUEST_BYTES = 16 * 1024 * 1024
 MAX_ANSWER_BYTES = 48 * 1024 * 1024
 # Python's own 700 new objects would have it look through a large body of small arrays a thousand times.
 GC_THRESHOLD = (20_000, 20, 20)
-PING_SECONDS = 2.0
 RETRY_SECONDS = 2.0
 # For so long, at a stop, calls are served as ever while clients hear that health says NOT_SERVING; and then the port
 # stays open for as long again. What comes meanwhile is refused in words, whereas gRPC cancels without one what comes
@@ -46,7 +47,6 @@ LAME_DUCK_SECONDS = 0.5
 # Lets the answers of calls that were cut at the end of the grace leave the process.
 FAREWELL_SECONDS = 1.0
 CLOSE_SECONDS = 5.0
-EXECUTION = execution_pb2.DESCRIPTOR.services_by_name["Execution"].full_name
 _FOREVER_MS = 2**31 - 1
 
 _NO_ANSWER: tuple[type[BaseException], ...] = (TimeoutError, *UNAVAILABLE)
@@ -105,13 +105,13 @@ class Process:
         self._database = database
         self._catalog = Catalog(database, plans)
         self._gate = Gate("starting")
-        self._health = health.aio.HealthServicer()
+        self._health = Health(database)
         self._server = grpc.aio.server(options=_options(settings))
         self._address = ""
         self._ledger: Ledger | None = None
         self._endpoints: EndpointClient | None = None
         self._execution: ExecutionServicer | None = None
-        self._names = ["", *self._add_services(plans)]
+        self._names = self._add_services(plans)
 
     def _add_services(self, plans: Mapping[str, Plan]) -> list[str]:
         """Returns the full names of the services that the settings ask for."""
@@ -131,7 +131,7 @@ class Process:
         if "execution" in wanted:
             execution_pb2_grpc.add_ExecutionServicer_to_server(self._make_execution(), server)
             names.append(EXECUTION)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
         reflected = [*names, health.SERVICE_NAME, reflection.SERVICE_NAME]
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflection.aio.ReflectionServicer(reflected), server)
         return names
@@ -153,7 +153,7 @@ class Process:
 
     async def listen(self) -> None:
         """Takes the port. Until the database can be used, health says NOT_SERVING and RPCs say why."""
-        await self._set_health(serving=False)
+        await self._health.start(self._names)
         host, port = self._settings.bind
         shown = f"[{host}]" if ":" in host else host
         try:
@@ -177,14 +177,15 @@ class Process:
         """Brings the service up, then keeps its health and its catalog true until cancelled."""
         await self._bring_up()
         self._gate.open()
-        await self._set_health(serving=True)
+        await self._health.set(serving=True)
         gc.collect()
         gc.freeze()  # what is there now stays, and need not be looked at again
         gc.set_threshold(*GC_THRESHOLD)
         _log.info("registry ready", address=self._address, services=sorted(self._settings.services))
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_supervised("catalog", self._catalog.watch))
-            group.create_task(_supervised("health", self._keep_health))
+        with LoopWatch(LOOP_LAG_SECONDS.observe, report_holdup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_supervised("catalog", self._catalog.watch))
+                group.create_task(_supervised("health", lambda: self._health.keep(self._is_writable)))
 
     async def _bring_up(self) -> None:
         """Waits, as long as it takes, for a database that answers and is migrated."""
@@ -219,36 +220,13 @@ class Process:
         except UnknownRevisionError as error:
             raise StartError(f"DATABASE_URL: {error}") from None
 
-    async def _keep_health(self) -> None:
-        serving = writable = True
-        while True:
-            await asyncio.sleep(PING_SECONDS)
-            before = serving, writable
-            # The ledger tells of its own losses. A database may answer that cannot be written.
-            serving, writable = await self._pinged(), self._ledger is None or self._ledger.is_writable
-            if serving != before[0]:
-                _log.warning("database is back" if serving else "database is out of reach")
-            if (serving, writable) != before:
-                await self._set_health(serving=serving, writable=writable)
-
-    async def _pinged(self) -> bool:
-        try:
-            async with asyncio.timeout(PING_SECONDS):
-                await self._database.ping()
-        except _NO_ANSWER:
-            return False
-        return True
-
-    async def _set_health(self, *, serving: bool, writable: bool = True) -> None:
-        """Without a ledger to write to, calls cannot run; the rest can, but balancers ask for the whole."""
-        good, bad = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in self._names:
-            await self._health.set(name, good if serving and (writable or name not in ("", EXECUTION)) else bad)
+    def _is_writable(self) -> bool:
+        return self._ledger is None or self._ledger.is_writable
 
     async def stop(self, at_once: asyncio.Event) -> None:
         """Lets clients leave and running calls end within the grace, or until `at_once`; records outcomes; closes."""
         grace = self._settings.shutdown_grace
-        await self._health.enter_graceful_shutdown()
+        await self._health.servicer.enter_graceful_shutdown()
         if self._gate.cause is None:
             leaving = min(grace / 2, LAME_DUCK_SECONDS)
             grace -= leaving

@@ -27,6 +27,8 @@ from prometheus_client import (
 )
 from structlog.typing import EventDict, WrappedLogger
 
+from naru.event_loop import LAG_BUCKETS, Holdup
+
 disable_created_metrics()  # type: ignore[no-untyped-call]
 METRICS = CollectorRegistry()
 ProcessCollector(registry=METRICS)
@@ -54,6 +56,12 @@ LEDGER_GROUP_SIZE = Histogram(
     buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
     registry=METRICS,
 )
+LOOP_LAG_SECONDS = Histogram(
+    "naru_registry_event_loop_lag_seconds",
+    "How late the event loop was, ten times a second",
+    buckets=LAG_BUCKETS,
+    registry=METRICS,
+)
 GRPC_REQUESTS = Counter("naru_grpc_requests", "RPCs that have ended", ["method", "code"], registry=METRICS)
 LOG_RECORDS_LOST = Counter("naru_log_records_lost", "Records that could not be written", registry=METRICS)
 
@@ -72,6 +80,11 @@ def observe_call(tool: str, lane: str, outcome: str, seconds: float) -> None:
         timer = _call_timers[tool, lane] = CALL_SECONDS.labels(tool, lane)
     counter.inc()
     timer.observe(seconds)
+
+
+def report_holdup(holdup: Holdup) -> None:
+    """Logs what held up the event loop."""
+    structlog.get_logger().warning("event loop held up", **holdup._asdict())
 
 
 class MetricsServer(NamedTuple):

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+import psutil
+
 # As root the server's commands run as another user, for which Python forks; gRPC's handlers around that, which are for
 # children that go on with gRPC, would run in a child that only becomes another program. Read when gRPC starts.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -55,6 +57,19 @@ class PostgresqlServer:
     def crash(self) -> None:
         """Ends the server as a power cut does, between whatever it was doing; `start()` recovers what was committed."""
         self._pg_ctl("stop", "-m", "immediate")
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Suspends the server and its sessions, as a machine that hangs does: connections stay, nothing answers."""
+        postmaster = psutil.Process(self._server.get_postmaster_info().pid)
+        processes = [postmaster, *postmaster.children()]
+        for process in processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in processes:
+                process.resume()
 
     def _pg_ctl(self, *arguments: str) -> None:
         socket = self._server.get_postmaster_info().socket_dir

@@ -72,12 +72,13 @@ def settings(tmp_path):
 
 
 @asynccontextmanager
-async def started(settings, **changes):
+async def started(settings, module="registry_service", arguments=(), **changes):
     environ = {"PATH": os.environ["PATH"], **settings, **changes}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "registry_service",
+        module,
+        *arguments,
         env={name: value for name, value in environ.items() if value is not None},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
