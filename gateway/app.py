@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 
 import grpc
@@ -15,6 +15,7 @@ from starlette.routing import Route
 from gateway.endpoint import Elsewhere, McpEndpoint
 from gateway.errors import is_token_refused
 from gateway.mcp import Edge
+from gateway.registry_client import Link, watched
 from gateway.revisions import Server, Shapes
 from gateway.settings import Settings
 from naru.v1 import wire
@@ -80,16 +81,16 @@ class Gateway:
     async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         """Keeps the channels to the registry open; they connect, and connect again, on their own."""
         settings = self.settings
-        async with _channel(settings, settings.registry) as registry:
-            if settings.execution == settings.registry:
-                self._open(registry, registry)
-                yield
-            else:
-                async with _channel(settings, settings.execution) as execution:
-                    self._open(registry, execution)
-                    yield
+        async with AsyncExitStack() as stack:
+            registry = await stack.enter_async_context(_channel(settings, settings.registry))
+            execution = registry
+            if settings.execution != settings.registry:
+                execution = await stack.enter_async_context(_channel(settings, settings.execution))
+            link = await stack.enter_async_context(watched(Link(execution, settings.execution, self.mcp.log)))
+            self._open(registry, execution, link)
+            yield
 
-    def _open(self, registry: grpc.aio.Channel, execution: grpc.aio.Channel) -> None:
+    def _open(self, registry: grpc.aio.Channel, execution: grpc.aio.Channel, link: Link) -> None:
         self._health = {
             "naru.v1.Accounts": health_pb2_grpc.HealthStub(registry),
             "naru.v1.Registry": health_pb2_grpc.HealthStub(registry),
@@ -99,6 +100,7 @@ class Gateway:
             accounts=AccountsStub(registry),
             registry=RegistryStub(registry),
             execution=ExecutionStub(execution),
+            link=link,
             shapes=Shapes(Server("naru", version("naru"), title="Naru", prefix=self.settings.meta_prefix)),
             metrics=self.mcp.metrics,
             log=self.mcp.log,

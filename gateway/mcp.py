@@ -32,6 +32,7 @@ from gateway.frames import Frame
 from gateway.jsonrpc import Message
 from gateway.params import NO_META, Meta, call_tool_params, initialize_version, list_tools_cursor
 from gateway.progress import Progress
+from gateway.registry_client import Link
 from gateway.revisions import Dialect, Era, Shapes, arguments_are_protocol_errors, progress_token
 from gateway.telemetry import Metrics, Trace
 from naru.v1 import wire
@@ -57,6 +58,7 @@ class Edge(NamedTuple):
     accounts: "AccountsAsyncStub"
     registry: "RegistryAsyncStub"
     execution: "ExecutionAsyncStub"
+    link: Link
     shapes: Shapes
     metrics: Metrics
     log: FilteringBoundLogger
@@ -210,6 +212,12 @@ async def _run(edge: Edge, request: Request, call: CallToolRequest) -> Items:
     The stream is read to its end before the result goes out: the RPC then ends on its own instead of being cancelled,
     which costs both sides less and leaves the registry no doubt.
     """
+    try:
+        await edge.link.connect(edge.registry_timeout)
+    except Failure as failure:
+        edge.metrics.rpc("CallTool", "UNAVAILABLE")
+        yield failure_frame(edge, request, failure)
+        return
     rpc = edge.execution.CallTool(call, metadata=_metadata(edge, request), timeout=edge.call_timeout)
     token = progress_token(request.dialect, request.accept, request.meta, request.id)
     try:

@@ -3,14 +3,17 @@
 import asyncio
 import contextlib
 import json
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 
 import aiohttp
 import psutil
 import pytest
 
+from tests.e2e.admin import Credential
 from tests.e2e.processes import Process, Stack
 from tests.e2e.scene import Contract, Load, Scene, assert_no_faults, client_session, metric, opened, rss, samples
 from tests.scripted_endpoint import ndjson
@@ -26,6 +29,11 @@ REFUSALS = 2000
 GROWTH = 2 * MIB
 # How often the work is done until it adds less than that.
 ROUNDS = 3
+
+# Of a gateway, over REFUSALS calls that are refused: gRPC's own share of each was 550 bytes.
+REFUSED_GROWTH = MIB // 2
+ACCEPTS = ("application/json", "text/event-stream")
+WORKERS = 8 * len(ACCEPTS)
 
 # Connections that may be kept for reuse.
 POOLED = 16
@@ -125,6 +133,86 @@ async def test_refusals_leave_nothing_behind(scene: Scene):
     async with client_session() as session:
         await refuse(session, scene, WARM_UP)
         await assert_flat(scene, lambda: refuse(session, scene, REFUSALS))
+
+
+class Refusals:
+    """Calls of the same kind, each of which is to be refused for one of these reasons."""
+
+    def __init__(self, gateway: Process, credential: Credential, tool: str, *reasons: str) -> None:
+        self._url = f"{gateway.url}/mcp"
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": {}}}
+        self._body = json.dumps(call).encode()
+        self._authorization = credential.basic
+        self._reasons = [reason.encode() for reason in reasons]
+
+    async def provoke(self, number: int) -> None:
+        async with client_session() as session, asyncio.timeout(60):
+            await asyncio.gather(*(self._some(session, number // WORKERS, kind) for kind in ACCEPTS * 8))
+
+    async def _some(self, session: aiohttp.ClientSession, number: int, accept: str) -> None:
+        headers = {"Authorization": self._authorization, "Accept": accept, "Content-Type": "application/json"}
+        for _ in range(number):
+            async with session.post(self._url, data=self._body, headers=headers) as response:
+                answer = await response.read()
+                assert any(reason in answer for reason in self._reasons)
+
+    async def are_flat(self, *processes: Process) -> None:
+        await self.provoke(WARM_UP)
+        before = [rss(process) for process in processes]
+        await self.provoke(REFUSALS)
+        for process, memory in zip(processes, before, strict=True):
+            assert rss(process) - memory < REFUSED_GROWTH, process.name
+
+
+class TestRefusedCalls:
+    """A client that hears `safe_to_retry` does so, for as long as the reason lasts."""
+
+    async def test_by_a_registry_that_was_never_reached(self, scene: Scene):
+        away = await asyncio.to_thread(scene.stack.gateway, GATEWAY_REGISTRY="dns:///127.0.0.1:1")
+        await Refusals(away, scene.client.credential, "x", "SERVICE_UNAVAILABLE").are_flat(away)
+
+    async def test_by_a_registry_that_has_gone(self, tmp_path: Path):
+        with Stack(tmp_path) as stack:
+            registry = stack.registry()
+            gateway = stack.gateway(registry)
+            async with opened(stack, registry, gateway) as scene:
+                assert (await scene.client.call(scene.tool("/echo"))).reason == ""
+                registry.kill()
+                await Refusals(gateway, scene.client.credential, "x", "SERVICE_UNAVAILABLE").are_flat(gateway)
+
+    async def test_by_the_service_token(self, tmp_path: Path):
+        with Stack(tmp_path) as stack:
+            registry = stack.registry()
+            wrong = stack.gateway(registry, GATEWAY_REGISTRY_TOKEN="not-the-token")
+            await Refusals(wrong, Credential("any", "one"), "x", "SERVICE_UNAVAILABLE").are_flat(wrong, registry)
+
+    async def test_by_a_registry_that_drains(self, tmp_path: Path):
+        with Stack(tmp_path) as stack:
+            registry = stack.registry(REGISTRY_SHUTDOWN_GRACE_SECONDS="60")
+            gateway = stack.gateway(registry)
+            async with opened(stack, registry, gateway) as scene:
+                call = asyncio.create_task(scene.client.call(scene.tool("/gate")))
+                await scene.arrived()
+                registry.popen.send_signal(signal.SIGTERM)
+                refusals = Refusals(gateway, scene.client.credential, "x", "SERVICE_UNAVAILABLE")
+                await eventually(lambda: any(record["event"] == "stopping" for record in registry.records()))
+                await refusals.are_flat(gateway, registry)
+                scene.endpoint.gate.set()
+                assert (await call).value == {"passed": True}
+
+    async def test_by_their_deadline(self, tmp_path: Path):
+        """The registry names it, if it is not too busy to be in time."""
+        with Stack(tmp_path) as stack:
+            registry = stack.registry()
+            gateway = stack.gateway(registry, GATEWAY_CALL_TIMEOUT_SECONDS="0.1")
+            async with opened(stack, registry, gateway) as scene:
+                reasons = ("TOOL_TIMED_OUT", "CALL_OUTCOME_UNKNOWN")
+                await Refusals(gateway, scene.client.credential, scene.tool("/hang"), *reasons).are_flat(gateway)
+
+    async def test_by_the_credential(self, scene: Scene):
+        stranger = Credential("nobody", "nothing")
+        refusals = Refusals(scene.stack.gateways[0], stranger, "x", "UNAUTHENTICATED")
+        await refusals.are_flat(*both(scene))
 
 
 async def test_calls_leave_nothing_behind(scene: Scene):
