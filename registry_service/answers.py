@@ -14,7 +14,7 @@ from naru.v1 import errors_pb2
 from registry_service.blocks import ContentBlock
 from registry_service.errors import Fact, ToolResponseInvalidError
 from registry_service.media import Kind, Media, decode_leniently, decode_text
-from registry_service.schemas import SchemaCheck
+from registry_service.schemas import SchemaCheck, Violation
 
 # What a client is shown of the body of an HTTP error, in bytes.
 ERROR_BODY_BYTES = 64 * 1024
@@ -25,7 +25,8 @@ _JSON_SPACE = " \t\r\n"
 class Answer(NamedTuple):
     """What the tool said. The bytes are JSON text; empty `structured` and `meta` mean none.
 
-    `reason` is unspecified where Naru knows no more than the tool said; `facts` go with it.
+    `reason` is unspecified where Naru knows no more than the tool said; `facts` go with it. `unchecked` is what
+    `structured` must still be held to, where that takes long.
     """
 
     content: bytes
@@ -34,6 +35,7 @@ class Answer(NamedTuple):
     meta: bytes = b""
     reason: "errors_pb2.Reason.ValueType" = errors_pb2.REASON_UNSPECIFIED
     facts: Mapping[str, Fact] = {}
+    unchecked: SchemaCheck | None = None
 
 
 class Expected(NamedTuple):
@@ -94,12 +96,13 @@ def from_json(text: str, expected: Expected) -> Answer:
     if expected.result == "mcp":
         return _from_tool_result(text, expected.output)
     raw = text.encode()
+    unchecked = None
     if expected.output is not None:
-        _enforce(expected.output, raw)
+        unchecked = _enforce(expected.output, raw)
     else:
         parse_with(_check_json, raw)
     structured = raw if expected.output is not None or text.startswith("{") else b""
-    return Answer(text_content(readable(text)), structured)
+    return Answer(text_content(readable(text)), structured, unchecked=unchecked)
 
 
 def from_stream_error(text: str) -> Answer:
@@ -163,8 +166,17 @@ def parse_with(decode: Any, raw: bytes | str) -> Any:
         raise ToolResponseInvalidError(detail="nested too deep") from None
 
 
-def _enforce(output: SchemaCheck, raw: bytes) -> None:
-    violations = output.violations(parse_with(_decode_json, raw))
+def _enforce(output: SchemaCheck, raw: bytes) -> SchemaCheck | None:
+    """Returns the check where it takes long, and is left to whoever can wait for it."""
+    if not output.is_light(raw):
+        parse_with(_check_json, raw)
+        return output
+    refuse(output.violations(parse_with(_decode_json, raw)))
+    return None
+
+
+def refuse(violations: list[Violation]) -> None:
+    """Raises ToolResponseInvalidError if there are violations of an output schema."""
     if violations:
         at = violations[0].pointer or "/"
         raise ToolResponseInvalidError(detail=f"structured content violates outputSchema at {at[:200]}")
@@ -201,12 +213,13 @@ def _from_tool_result(text: str, output: SchemaCheck | None) -> Answer:
     is_error = bool(result.is_error)
     if structured == b"null" and (output is None or is_error or output.violations(None)):
         structured = b""  # what encoders write who do not leave out what is absent
+    unchecked = None
     if output is not None and not is_error:
         if not structured:
             raise ToolResponseInvalidError(detail="no structured content, which outputSchema demands")
-        _enforce(output, structured)
+        unchecked = _enforce(output, structured)
     meta = b"" if result.meta is None else _encode(result.meta)
-    return Answer(_content(bytes(result.content), structured), structured, is_error, meta)
+    return Answer(_content(bytes(result.content), structured), structured, is_error, meta, unchecked=unchecked)
 
 
 def _content(content: bytes, structured: bytes) -> bytes:

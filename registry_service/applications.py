@@ -67,7 +67,7 @@ class Place(NamedTuple):
 def endless_or_too_many(root: dict[str, object], places: Iterable[Place], id_keyword: str) -> tuple[str, str] | None:
     """Returns the pointer of a subschema whose check has no end, or none that can be waited for, and which it is."""
     places = list(places)
-    below = _Below(root, places, id_keyword)
+    below = Below(root, places, id_keyword)
     counts: dict[int, int] = {}
     for place in places:
         if not _count(place.schema, below, counts):
@@ -78,7 +78,7 @@ def endless_or_too_many(root: dict[str, object], places: Iterable[Place], id_key
     return None
 
 
-class _Below:
+class Below:
     """The subschemas that apply to the same value as one, references of every form followed."""
 
     def __init__(self, root: dict[str, object], places: Iterable[Place], id_keyword: str) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 import structlog
@@ -137,7 +137,7 @@ class Calls:
         catalog: Catalog,
         ledger: Ledger,
         endpoints: EndpointClient,
-        prepare: Callable[[View, Call], Ready],
+        prepare: Callable[[View, Call], Awaitable[Ready]],
         default_timeout: float,
         max_timeout: float,
     ) -> None:
@@ -198,7 +198,7 @@ class Calls:
         view = self._catalog.view
         for _ in range(ADMISSION_ATTEMPTS):
             try:
-                ready = self._prepare(view, call)
+                ready = await self._prepare(view, call)
             except NaruError:
                 # Another replica may have changed what forbids the call.
                 newest = await self._catalog.fresh()

@@ -8,9 +8,10 @@ from pathlib import Path
 import aiohttp
 
 from naru.v1 import errors_pb2
-from registry_service.answers import ERROR_BODY_BYTES, Answer, from_body, from_http_error, from_nothing
+from registry_service.answers import ERROR_BODY_BYTES, Answer, from_body, from_http_error, from_nothing, refuse
 from registry_service.bodies import Body
 from registry_service.catalog import ToolEntry
+from registry_service.checks import Checks
 from registry_service.egress import ATTEMPT, Attempt, Connector, Guard, Network
 from registry_service.errors import (
     Fact,
@@ -52,10 +53,13 @@ class EndpointClient:
     `networks` admits addresses that are not public; `max_result_bytes` bounds a body after decompression.
     """
 
-    def __init__(self, networks: Sequence[Network], secrets_dir: Path | None, max_result_bytes: int) -> None:
+    def __init__(
+        self, networks: Sequence[Network], secrets_dir: Path | None, max_result_bytes: int, checks: Checks
+    ) -> None:
         self._guard = Guard(networks)
         self._secrets = SecretFiles(secrets_dir)
         self._limit = max_result_bytes
+        self._checks = checks
         self._routes: dict[tuple[str, str, str], Route] = {}
         self._session: aiohttp.ClientSession | None = None
 
@@ -107,6 +111,8 @@ class EndpointClient:
         finally:
             # Closes the connection, unless the body was read to its end: then it has been handed back already.
             response.close()
+        if answer.unchecked is not None:
+            refuse(await self._checks.violations(answer.unchecked, answer.structured, request.headers["X-Naru-Tool"]))
         return answer
 
     async def _send(self, request: Request, attempt: Attempt) -> aiohttp.ClientResponse:

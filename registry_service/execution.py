@@ -11,6 +11,7 @@ from naru.v1 import errors_pb2, execution_pb2, execution_pb2_grpc, wire
 from registry_service.caller import CALLER, Caller
 from registry_service.calls import Call, Calls, Event, Ready
 from registry_service.catalog import AccountEntry, Catalog, ToolEntry, View
+from registry_service.checks import Checks
 from registry_service.credentials import authenticate
 from registry_service.database import Database
 from registry_service.endpoint import EndpointClient
@@ -26,6 +27,7 @@ from registry_service.errors import (
 from registry_service.ledger import CALL_ID, Ledger
 from registry_service.models import Call as CallRow
 from registry_service.pages import timestamp
+from registry_service.schemas import Violation
 
 _decode = msgspec.json.Decoder().decode
 
@@ -43,6 +45,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
         ledger: Ledger,
         database: Database,
         endpoints: EndpointClient,
+        checks: Checks,
         pepper: bytes,
         default_timeout: float,
         max_timeout: float,
@@ -50,6 +53,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
         self._catalog = catalog
         self._database = database
         self._endpoints = endpoints
+        self._checks = checks
         self._pepper = pepper
         self._calls = Calls(
             catalog=catalog,
@@ -82,7 +86,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
                 if request.on_disconnect != execution_pb2.CallToolRequest.CONTINUE or call.admitted is None:
                     task.cancel()
 
-    def _prepare(self, view: View, call: Call) -> Ready:
+    async def _prepare(self, view: View, call: Call) -> Ready:
         """Raises whatever forbids the call; nothing of it has happened then, and it costs no usage."""
         rpc = call.rpc
         account = authenticate(view, self._pepper, call.caller.credential)
@@ -90,7 +94,11 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
         tool = view.resolve(rpc.name, account, lane)
         _check_capabilities(tool, rpc.client_capabilities)
         arguments = rpc.arguments or b"{}"
-        _check_arguments(tool, arguments)
+        if tool.arguments.is_light(arguments):
+            _check_arguments(tool, arguments)
+        elif violations := await self._checks.violations(tool.arguments, arguments, account.client_id):
+            raise _invalid(tool, violations)
+        # Nothing may wait between this and the count of what runs.
         most = tool.definition.max_concurrency
         if most is not None and tool.running.count >= most:
             raise ToolBusyError(tool=tool.name, max_concurrency=most, safe_to_retry=True)
@@ -180,15 +188,16 @@ def _check_arguments(tool: ToolEntry, arguments: bytes) -> None:
     try:
         value = _decode(arguments)
     except (msgspec.DecodeError, RecursionError):
-        raise _invalid(tool, [{"pointer": "", "message": "is not JSON that can be read"}]) from None
+        raise _invalid(tool, [Violation("", "is not JSON that can be read")]) from None
     if not isinstance(value, dict):
-        raise _invalid(tool, [{"pointer": "", "message": "must be an object"}])
+        raise _invalid(tool, [Violation("", "must be an object")])
     if violations := tool.arguments.violations(value):
-        raise _invalid(tool, [{"pointer": at, "message": message} for at, message in violations])
+        raise _invalid(tool, violations)
 
 
-def _invalid(tool: ToolEntry, violations: list[Fact]) -> ArgumentsInvalidError:
-    return ArgumentsInvalidError(tool=tool.name, violations=violations)
+def _invalid(tool: ToolEntry, violations: list[Violation]) -> ArgumentsInvalidError:
+    told: list[Fact] = [{"pointer": at, "message": message} for at, message in violations]
+    return ArgumentsInvalidError(tool=tool.name, violations=told)
 
 
 def _message(row: CallRow) -> execution_pb2.Call:

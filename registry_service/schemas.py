@@ -14,6 +14,7 @@ import msgspec
 from registry_service.applications import REFERENCES, Place, endless_or_too_many, resolve
 from registry_service.applications import in_place as in_place
 from registry_service.documents import Fault, shown, token, too_deep
+from registry_service.schema_cost import MAX_PATTERN_BYTES, MAX_PATTERNS_BYTES, pattern_size, patterns, rates
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_NESTING = 64
@@ -30,8 +31,15 @@ _MAX_NODES_TOLD_WHOLE = 500
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # The default engine of the validators backtracks for look-around and backreferences: 9 s of the event loop for 50 000
 # characters of a caller and `(?=.*[A-Z])…`. This one takes time in proportion to the value.
-_LINEAR = jsonschema_rs.RegexOptions()
+_LINEAR = jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES)
+# Tells a pattern that is too large from one that is none.
+_UNBOUNDED = jsonschema_rs.RegexOptions(size_limit=64 * MAX_PATTERN_BYTES)
 _BACKTRACKS = "uses look-around or a backreference, which can take unbounded time"
+_TOO_LARGE = f"compiles to more than {MAX_PATTERN_BYTES} bytes: repeat less"
+# What a check may take of the event loop's time, in nanoseconds. One that may find violations looks at the value twice.
+_INLINE_NS = 10_000_000
+_INLINE_BYTES = 64 * 1024
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _HEADER_TYPES = ("string", "integer", "boolean")
 
 
@@ -175,6 +183,9 @@ def _position_faults(dialect: Dialect, schema: dict[str, object], at: str, argum
         places = (Place(position.schema, position.pointer, position.base) for position in found)
         if costly := endless_or_too_many(schema, places, dialect.id_keyword):
             faults.append(Fault(*costly))
+        sizes = (pattern_size(pattern) or 0 for position in found for _, pattern in patterns(position.schema))
+        if sum(sizes) > MAX_PATTERNS_BYTES:
+            faults.append(Fault("", f"has patterns that compile to more than {MAX_PATTERNS_BYTES} bytes together"))
     except ValueError as error:
         return [Fault(at, f"holds an identifier that is no URI: {error}")]
     if arguments:
@@ -217,29 +228,29 @@ def _compile_faults(dialect: Dialect, raw: bytes, schema: dict[str, object], at:
         _compile(dialect, raw)
     except jsonschema_rs.ValidationError as error:
         faults = [Fault(at + pointer, "names nothing in this schema") for pointer in _dangling(dialect, schema)]
-        faults += [Fault(at + pointer, _BACKTRACKS) for pointer in _backtracking(dialect, schema)]
+        faults += [Fault(at + pointer, message) for pointer, message in _pattern_faults(dialect, schema)]
         return faults[:MAX_SCHEMA_FAULTS] or [Fault(at + _pointer(error.instance_path), _cut(error.message))]
     except ValueError as error:
         return [Fault(at, _cut(str(error)))]
     return []
 
 
-def _backtracking(dialect: Dialect, schema: dict[str, object]) -> Iterator[str]:
-    """Yields the JSON Pointers of the regular expressions that only the engine that backtracks would take."""
+def _pattern_faults(dialect: Dialect, schema: dict[str, object]) -> Iterator[Fault]:
     for position in positions(schema, dialect.id_keyword):
-        by_pattern = position.schema.get("patternProperties")
-        if "pattern" in position.schema and _backtracks(position.schema["pattern"]):
-            yield f"{position.pointer}/pattern"
-        for pattern in by_pattern if isinstance(by_pattern, dict) else ():
-            if _backtracks(pattern):
-                yield f"{position.pointer}/patternProperties{token(pattern)}"
+        for keyword, pattern in patterns(position.schema):
+            name = token(pattern) if keyword == "patternProperties" else ""
+            if pattern_size(pattern) is None and (message := _why_refused(pattern)):
+                yield Fault(f"{position.pointer}/{keyword}{name}", message)
 
 
-def _backtracks(pattern: object) -> bool:
-    return _takes(pattern, jsonschema_rs.FancyRegexOptions()) and not _takes(pattern, _LINEAR)
+def _why_refused(pattern: str) -> str:
+    """Returns why a pattern is none that can be bounded; empty for what isn't a regular expression at all."""
+    if _takes(pattern, _UNBOUNDED):
+        return _TOO_LARGE
+    return _BACKTRACKS if _takes(pattern, jsonschema_rs.FancyRegexOptions()) else ""
 
 
-def _takes(pattern: object, engine: jsonschema_rs.FancyRegexOptions | jsonschema_rs.RegexOptions) -> bool:
+def _takes(pattern: str, engine: jsonschema_rs.FancyRegexOptions | jsonschema_rs.RegexOptions) -> bool:
     try:
         jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=engine)
     except jsonschema_rs.ValidationError:
@@ -281,15 +292,28 @@ _ROOT = msgspec.json.Decoder(_Root)
 class SchemaCheck:
     """A compiled schema. Raises ValueError for a schema that `schema_faults` does not pass."""
 
-    __slots__ = ("_is_valid", "_validator")
+    __slots__ = ("_at_once", "_is_valid", "_short", "_validator", "_worst", "schema_json")
 
     def __init__(self, schema_json: bytes) -> None:
-        schema = _ROOT.decode(schema_json)
-        uri = dialect_uri({"$schema": schema.dialect})
+        uri = dialect_uri({"$schema": _ROOT.decode(schema_json).dialect})
         if uri is None:
-            raise ValueError(f"unknown dialect {schema.dialect}")
+            raise ValueError("unknown dialect")
+        self.schema_json = schema_json
         self._validator = _compile(DIALECTS[uri], schema_json)
         self._is_valid = self._validator.is_valid
+        self._short, self._worst = _limits(msgspec.json.decode(schema_json), DIALECTS[uri].id_keyword)
+        self._at_once = self._worst[-1]
+
+    def is_light(self, raw: bytes) -> bool:
+        """Returns whether the check of this JSON text is so short that the event loop can do it."""
+        size = len(raw)
+        return size <= self._at_once or self._is_light(raw, size)
+
+    def _is_light(self, raw: bytes, size: int) -> bool:
+        depth = raw.count(b"{") + raw.count(b"[") if len(self._short) > 1 else 0
+        if size <= self._worst[min(depth, len(self._worst) - 1)]:
+            return True
+        return size <= self._short[min(depth, len(self._short) - 1)] and _LONG_NUMBER.search(raw) is None
 
     def violations(self, instance: object) -> list[Violation]:
         """Returns how a JSON value breaks the schema, at most 20 violations and 4 KiB; an empty list if it does not.
@@ -317,6 +341,19 @@ class SchemaCheck:
             self._validator.validate(instance)
         except jsonschema_rs.ValidationError as error:
             yield error
+
+
+def _limits(schema: object, id_keyword: str) -> tuple[list[int], list[int]]:
+    """Returns up to how many bytes a check is light, by the depth of the value: usually, and with long numbers."""
+    if not isinstance(schema, dict):
+        return [_INLINE_BYTES], [_INLINE_BYTES]
+    places = (Place(position.schema, position.pointer, position.base) for position in positions(schema, id_keyword))
+    usual, worst = rates(schema, places, id_keyword)
+    return _bytes(usual), _bytes(worst)
+
+
+def _bytes(rates: list[float]) -> list[int]:
+    return [min(_INLINE_BYTES, int(_INLINE_NS / rate)) for rate in rates]
 
 
 def _larger(value: object, limit: int) -> bool:

@@ -17,6 +17,7 @@ from naru.event_loop import LoopWatch
 from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
 from registry_service.accounts import AccountsServicer
 from registry_service.catalog import Catalog
+from registry_service.checks import Checks
 from registry_service.database import (
     UNAVAILABLE,
     Database,
@@ -110,6 +111,7 @@ class Process:
         self._address = ""
         self._ledger: Ledger | None = None
         self._endpoints: EndpointClient | None = None
+        self._checks: Checks | None = None
         self._execution: ExecutionServicer | None = None
         self._names = self._add_services(plans)
 
@@ -139,12 +141,16 @@ class Process:
     def _make_execution(self) -> ExecutionServicer:
         settings = self._settings
         self._ledger = Ledger(self._database)
-        self._endpoints = EndpointClient(settings.endpoint_networks, settings.secrets_dir, settings.max_result_bytes)
+        self._checks = checks = Checks()
+        self._endpoints = EndpointClient(
+            settings.endpoint_networks, settings.secrets_dir, settings.max_result_bytes, checks
+        )
         self._execution = ExecutionServicer(
             catalog=self._catalog,
             ledger=self._ledger,
             database=self._database,
             endpoints=self._endpoints,
+            checks=checks,
             pepper=settings.pepper,
             default_timeout=settings.default_timeout,
             max_timeout=settings.max_timeout,
@@ -244,6 +250,8 @@ class Process:
             await _closed("ledger", self._ledger.close())
         if self._endpoints is not None:
             await _closed("endpoints", self._endpoints.close())
+        if self._checks is not None:
+            await _closed("checks", self._checks.close())
         _log.info("stopped")
 
     async def _finish(self, grace: float) -> None:

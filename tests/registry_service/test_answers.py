@@ -55,7 +55,7 @@ class TestJson:
 
     @pytest.mark.parametrize("body", ["[1, 2.0]", '"hello"', "12345678901234567890123", "true", "null"])
     def test_other_json_is_text_and_structured_only_where_a_schema_is(self, body):
-        assert from_json(body, ANY) == (answers.text_content(body), b"", False, b"", 0, {})
+        assert from_json(body, ANY) == answers.Answer(answers.text_content(body))
         assert from_json(body, Expected("json", SchemaCheck(b"{}"))).structured == body.encode()
 
     def test_letters_are_readable_however_the_endpoint_wrote_them(self):
@@ -191,7 +191,7 @@ class TestToolResult:
             structured,
         )
         answer = from_body(body, JSON, MCP, URI)
-        assert answer == (content, structured, False, b'{"a/b":1.0}', 0, {})
+        assert answer == answers.Answer(content, structured, meta=b'{"a/b":1.0}')
 
     @pytest.mark.parametrize("block", BAD_BLOCKS, ids=json.dumps)
     def test_a_bad_block_is_refused(self, block):

@@ -8,6 +8,7 @@ from ipaddress import ip_network
 import aiohttp
 import pytest
 
+from registry_service.checks import Checks
 from registry_service.egress import ATTEMPT, MAX_INFORMATIONAL, AddressRefusedError, Attempt, Connector, Guard
 from registry_service.endpoint import EndpointClient
 from registry_service.errors import ToolResponseInvalidError
@@ -185,7 +186,7 @@ async def test_a_kept_connection_that_the_server_closed_is_not_used_again():
 async def test_an_endpoint_that_answers_1xx_for_ever_fails_at_once_and_holds_up_nobody():
     """The event loop stood still until the timeout, which could not fire either."""
     async with ScriptedEndpoint() as endpoint:
-        client = EndpointClient(LOOPBACK, None, 1000)
+        client = EndpointClient(LOOPBACK, None, 1000, Checks())
         await client.open()
         try:
             for idempotent in (False, True):

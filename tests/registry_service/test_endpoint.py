@@ -9,6 +9,7 @@ import pytest
 
 from naru.v1 import errors_pb2
 from registry_service.catalog import Running, ToolEntry
+from registry_service.checks import Checks
 from registry_service.definitions import Definition, parse_definition
 from registry_service.egress import Attempt
 from registry_service.endpoint import EndpointClient
@@ -54,10 +55,12 @@ async def endpoint():
 
 @pytest.fixture
 async def client(tmp_path):
-    opened = EndpointClient(LOOPBACK, tmp_path, LIMIT)
+    checks = Checks()
+    opened = EndpointClient(LOOPBACK, tmp_path, LIMIT, checks)
     await opened.open()
     yield opened
     await opened.close()
+    await checks.close()
 
 
 @pytest.fixture
@@ -229,7 +232,7 @@ class TestSecrets:
         assert endpoint.received == []
 
     async def test_without_a_directory_there_are_none(self, endpoint):
-        client = EndpointClient(LOOPBACK, None, LIMIT)
+        client = EndpointClient(LOOPBACK, None, LIMIT, Checks())
         tool = make_tool(endpoint.url("/echo"), headers={"X-Api-Key": "${secret:key}"})
         with pytest.raises(ToolUnreachableError, match="REGISTRY_SECRETS_DIR"):
             client.prepare(tool, "production", b"{}")

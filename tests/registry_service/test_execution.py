@@ -29,6 +29,7 @@ from registry_service import execution as execution_module
 from registry_service.accounts import AccountsServicer
 from registry_service.caller import CALLER, Caller
 from registry_service.catalog import Catalog
+from registry_service.checks import Checks
 from registry_service.credentials import parse_basic
 from registry_service.endpoint import EndpointClient
 from registry_service.execution import ExecutionServicer
@@ -61,12 +62,14 @@ class House:
         self.catalog = Catalog(database, plans)
         ledger = Ledger(database)
         self.ledger: Ledger | None = ledger
-        self.endpoints = EndpointClient([ip_network("127.0.0.0/8")], secrets_dir, 8 * MEBIBYTE)
+        self.checks = Checks()
+        self.endpoints = EndpointClient([ip_network("127.0.0.0/8")], secrets_dir, 8 * MEBIBYTE, self.checks)
         self.execution = ExecutionServicer(
             catalog=self.catalog,
             ledger=ledger,
             database=database,
             endpoints=self.endpoints,
+            checks=self.checks,
             pepper=PEPPER,
             default_timeout=20,
             max_timeout=30,
@@ -99,6 +102,7 @@ class House:
         await self.server.stop(0)
         await self.close_ledger()
         await self.endpoints.close()
+        await self.checks.close()
 
     async def close_ledger(self) -> None:
         ledger, self.ledger = self.ledger, None

@@ -1,6 +1,8 @@
 import http.server
 import threading
 import time
+from collections.abc import Callable
+from random import choices, random
 from typing import Any
 
 import jsonschema
@@ -315,6 +317,110 @@ def test_a_regular_expression_takes_time_in_proportion_to_the_value(pattern):
     for schema in ({"pattern": pattern}, {"patternProperties": {pattern: False}, "type": "string"}):
         SchemaCheck(raw(schema)).violations({"a" * 50_000 + "?": 1} if "type" in schema else "a" * 50_000 + "?")
     assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("pattern", [r"a.{0,4000}b", r"(?:a.{0,100}b){60}"])
+def test_a_regular_expression_that_compiles_to_too_much_is_refused(pattern):
+    schema = arguments(a={"pattern": pattern}, b={"patternProperties": {pattern: {}}})
+    message = "compiles to more than 2097152 bytes: repeat less"
+    places = ["/properties/a/pattern", "/properties/b/patternProperties" + token(pattern)]
+    assert faults(schema) == [(f"/s{place}", message) for place in places]
+
+
+def test_regular_expressions_together_are_bounded():
+    schema = arguments(**{f"p{number}": {"pattern": f"{number}.{{0,1000}}x"} for number in range(10)})
+    assert faults(schema) == [("/s", "has patterns that compile to more than 8388608 bytes together")]
+
+
+COMMON_PATTERNS = [
+    r"^[\w-]{1,64}$",
+    r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$",
+    r"^[^@\s]+@[^@\s]+\.[a-z]{2,}$",
+    r"^\d{4}-\d{2}-\d{2}$",
+    r"^[가-힣 ]{2,50}$",
+]
+
+
+@pytest.mark.parametrize("schema", [{}, {"pattern": COMMON_PATTERNS[0]}, {"enum": [f"value {n}" for n in range(1000)]}])
+def test_usual_arguments_are_checked_at_once(schema):
+    check = SchemaCheck(raw(arguments(a=schema, tags={"type": "array", "uniqueItems": True})))
+    assert check.is_light(raw({"a": "x" * 2000, "tags": ["a", 1.5, 2**53]}))
+
+
+@pytest.mark.parametrize("pattern", COMMON_PATTERNS)
+def test_usual_patterns_are_checked_at_once(pattern):
+    assert SchemaCheck(raw(arguments(a={"pattern": pattern}))).is_light(raw({"a": "x" * 2000}))
+
+
+TREE = {"$defs": {"node": {"properties": {"below": {"anyOf": [{"$ref": "#/$defs/node"}] * 2}}, "required": ["x"]}}}
+
+
+def deep(levels: int) -> Any:
+    """What the tree above refuses at its deepest place, after it has looked there by every way."""
+    value: Any = {}
+    for _ in range(levels):
+        value = {"below": value, "x": 1}
+    return value
+
+
+# Of each kind of schema that makes a check slow: a schema, and the worst value for it of about so many bytes.
+SLOW: dict[str, tuple[dict[str, Any], Callable[[int], Any]]] = {
+    "states of a pattern": ({"pattern": "[ab]*a[ab]{500}c"}, lambda size: "".join(choices("ab", k=size)) + "c"),
+    "repeated class": ({"pattern": "foo.{0,1000}bar"}, lambda size: "foo" * (size // 3) + "\nbar"),
+    "many patterns": (
+        {"patternProperties": {f"^k{n}_": {} for n in range(200)}},
+        lambda size: {f"k{n}": n for n in range(size // 10)},
+    ),
+    "names of properties": (
+        {"propertyNames": {"pattern": "^[ab]*a[ab]{300}$"}},
+        lambda size: {f"{'ab' * 100}{n}": n for n in range(size // 200)},
+    ),
+    "unique long integers": ({"uniqueItems": True}, lambda size: [10**19 + n for n in range(size // 20)]),
+    "unique integers beyond 63 bits": ({"uniqueItems": True}, lambda size: [2**63 + n for n in range(size // 20)]),
+    "unique long integers in arrays": ({"uniqueItems": True}, lambda size: [[10**30 + n] for n in range(size // 33)]),
+    "unique huge integers": ({"uniqueItems": True}, lambda size: [10**4000 + n for n in range(size // 4000)]),
+    "unique floats": ({"uniqueItems": True}, lambda size: [random() for _ in range(size // 20)]),
+    "unique texts": ({"uniqueItems": True}, lambda size: [str(n) for n in range(size // 8)]),
+    "enum of numbers": ({"items": {"enum": [n / 7 for n in range(5000)]}}, lambda size: [4999 / 7] * (size // 18)),
+    "enum of arrays": ({"items": {"enum": [[n] for n in range(5000)]}}, lambda size: [[4999]] * (size // 8)),
+    "enum of objects": (
+        {"items": {"enum": [{"a": n} for n in range(5000)]}},
+        lambda size: [{"a": 4999}] * (size // 13),
+    ),
+    "enum of many kinds": ({"items": {"enum": [*map(str, range(5000)), 1]}}, lambda size: ["4999"] * (size // 8)),
+    "const": ({"items": {"const": list(range(1000))}}, lambda size: [list(range(1000))] * (size // 5000)),
+    "contains": ({"contains": {"enum": [[n] for n in range(1000)]}}, lambda size: [[-1]] * (size // 6)),
+    "dependent names": (
+        {"items": {"dependentRequired": {f"p{n}": ["x"] for n in range(5000)}}},
+        lambda size: [{}] * (size // 4),
+    ),
+    "multiples": ({"items": {"multipleOf": 1e-300}}, lambda size: [1e300] * (size // 8)),
+    "huge numbers": ({"items": {"minimum": 1}}, lambda size: [10**4000] * (size // 4000)),
+    "unevaluated elements": (
+        {"unevaluatedItems": {"type": "integer"}, "allOf": [{"contains": {"const": 1}}] * 30},
+        lambda size: [*[0] * (size // 3), 1],
+    ),
+    "all of many": ({"items": {"allOf": [{"type": "integer"}] * 3000}}, lambda size: [1] * (size // 3)),
+    "references that fan out": ({**TREE, "$ref": "#/$defs/node"}, lambda size: deep(min(size // 20, 60))),
+    "nothing but size": ({"items": {}}, lambda size: [[]] * (size // 4)),
+}
+
+
+@pytest.mark.parametrize(("schema", "value"), SLOW.values(), ids=SLOW)
+def test_what_is_checked_at_once_takes_little_time(schema, value):
+    """The largest value that counts as light: whatever a caller sends, nobody waits for it longer than that."""
+    check = SchemaCheck(raw(schema))
+    size, light = 4, value(4)
+    while size < 200_000 and check.is_light(raw(larger := value(size * 5 // 4 + 1))):
+        size, light = size * 5 // 4 + 1, larger
+    assert min(seconds(check, light) for _ in range(3)) < 0.02
+    assert not check.is_light(raw(value(200_000)))
+
+
+def seconds(check: SchemaCheck, value: Any) -> float:
+    began = time.thread_time()
+    check.violations(value)
+    return time.thread_time() - began
 
 
 def chain(length: int, link) -> dict[str, Any]:

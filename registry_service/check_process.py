@@ -1,0 +1,56 @@
+"""A process that checks JSON against schemas, so that a check which takes long holds up nobody: see checks.py.
+
+It reads requests from its input, two lengths and then a schema and a value, and answers each with a length and the
+violations as JSON. A check that takes too long kills it: a signal is the only thing that ends one.
+"""
+
+import functools
+import os
+import signal
+import struct
+import sys
+from typing import BinaryIO
+
+import msgspec
+
+from registry_service.schemas import SchemaCheck, Violation
+
+REQUEST = struct.Struct(">II")
+ANSWER = struct.Struct(">I")
+# Of processor time; of the time that passes a busy machine may take much more.
+CHECK_SECONDS = 2.0
+# Calls come first.
+_NICENESS = 10
+
+_UNREADABLE = [Violation("", "is not JSON that can be read")]
+
+
+def main(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answers requests until there are no more."""
+    os.nice(_NICENESS)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    while header := requests.read(REQUEST.size):
+        schema_size, value_size = REQUEST.unpack(header)
+        schema, raw = requests.read(schema_size), requests.read(value_size)
+        signal.setitimer(signal.ITIMER_PROF, CHECK_SECONDS)
+        answer = msgspec.json.encode(_violations(schema, raw))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        answers.write(ANSWER.pack(len(answer)) + answer)
+        answers.flush()
+
+
+def _violations(schema: bytes, raw: bytes) -> list[Violation]:
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return _UNREADABLE
+    return _compiled(schema).violations(value)
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled(schema: bytes) -> SchemaCheck:
+    return SchemaCheck(schema)
+
+
+if __name__ == "__main__":
+    main(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,181 @@
+"""How long the check of a value can take at worst, from what a JSON Schema applies to it.
+
+The figures were measured with jsonschema-rs 0.61 on a slow core, with the values that are the worst for it, and are in
+nanoseconds for each byte of the value's JSON text. They need not be exact: they decide where a check runs, and not
+whether it does.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import jsonschema_rs
+
+from registry_service.applications import Below, Place
+
+# A pattern that compiles to more is refused, and all patterns of a schema together may have four times as much.
+MAX_PATTERN_BYTES = 2 * 1024 * 1024
+MAX_PATTERNS_BYTES = 4 * MAX_PATTERN_BYTES
+_PATTERN_SIZES = (256, 2 * 1024, 16 * 1024, 128 * 1024, 512 * 1024, MAX_PATTERN_BYTES)
+# The engine that takes time in proportion to the text visits each state of the automaton for each byte, at worst.
+_NS_PER_PATTERN_BYTE = 0.12
+
+# Reading the JSON, and looking at a value once.
+_READING = 70.0
+_APPLYING = 20.0
+# Numbers of more than 18 digits have one and the same hash, so that each is compared with every other.
+_UNIQUE = 60.0
+_UNIQUE_LONG_NUMBERS = 4000.0
+# Numbers are compared exactly, as fractions.
+_NUMBER_IN_ENUM = 2000.0
+_VALUE_IN_ENUM = 40.0
+_NAME = 6.0
+_FIXED: Mapping[str, float] = {
+    "multipleOf": 4000.0,
+    "const": 100.0,
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), 200.0),
+    **dict.fromkeys(("format", "contentMediaType", "contentEncoding"), 40.0),
+}
+_MAX_DEPTH = 64
+# Bounds the work of the estimate itself, in additions; what would take more is taken for the worst.
+_MAX_WORK = 300_000
+_ENDLESS = 1e18
+
+_ALTERNATIVES = ("properties", "prefixItems")
+_EACH = ("additionalItems", "additionalProperties", "contains", "propertyNames")
+_UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
+
+
+class Rates(NamedTuple):
+    """Nanoseconds per byte of a value that nests as deep as the index; the last holds for every deeper one.
+
+    `usual` holds where no number has more than 18 digits, `worst` always.
+    """
+
+    usual: list[float]
+    worst: list[float]
+
+
+def rates(root: dict[str, object], places: Iterable[Place], id_keyword: str) -> Rates:
+    """Returns what a check costs at worst. `places` are the schema and all its subschemas."""
+    nodes = _in_order(root, Below(root, places, id_keyword))
+    return Rates(_by_depth(nodes, _UNIQUE), _by_depth(nodes, _UNIQUE_LONG_NUMBERS))
+
+
+@functools.lru_cache(maxsize=4096)
+def pattern_size(pattern: str) -> int | None:
+    """Returns a bound on the bytes that a regular expression compiles to, or None if it isn't one or is too large."""
+    for size in _PATTERN_SIZES:
+        try:
+            options = jsonschema_rs.RegexOptions(size_limit=size)
+            jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=options)
+        except jsonschema_rs.ValidationError:
+            continue
+        return size
+    return None
+
+
+def patterns(schema: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yields the regular expressions of a subschema itself, each with the keyword that it stands in."""
+    pattern, by_pattern = schema.get("pattern"), schema.get("patternProperties")
+    if isinstance(pattern, str):
+        yield "pattern", pattern
+    for name in by_pattern if isinstance(by_pattern, dict) else ():
+        yield "patternProperties", name
+
+
+class _Node(NamedTuple):
+    """A subschema: its own cost, how often the rest of it is looked at, and the places of others in the list.
+
+    `here` apply to the same value; of `one_of` groups one member applies to a value below, of `each` all may.
+    """
+
+    own: float
+    unique: bool
+    times: int
+    here: list[int]
+    one_of: list[list[int]]
+    each: list[int]
+
+
+def _in_order(root: dict[str, object], below: Callable[[dict[str, object]], list[dict[str, object]]]) -> list[_Node]:
+    """Returns every subschema after those that apply to the same value as it; the root is marked by being last."""
+    found: list[dict[str, object]] = []
+    seen: set[int] = set()
+    starts = [root]
+    while starts:
+        start = starts.pop()
+        stack = [] if id(start) in seen else [(start, iter(below(start)))]
+        seen.add(id(start))
+        while stack:
+            node, rest = stack[-1]
+            child = next((child for child in rest if id(child) not in seen), None)
+            if child is None:
+                found.append(stack.pop()[0])
+                starts.extend(child for group in _groups_below(node) for child in group)
+            else:
+                seen.add(id(child))
+                stack.append((child, iter(below(child))))
+    at = {id(schema): index for index, schema in enumerate(found)}
+    nodes = [_node(schema, below(schema), at) for schema in found]
+    return [*nodes, nodes[at[id(root)]]]
+
+
+def _node(schema: dict[str, object], here: list[dict[str, object]], at: Mapping[int, int]) -> _Node:
+    *one_of, each = ([at[id(child)] for child in group] for group in _groups_below(schema))
+    times = 1 + sum(keyword in schema for keyword in _UNEVALUATED)
+    return _Node(_own(schema), bool(schema.get("uniqueItems")), times, [at[id(child)] for child in here], one_of, each)
+
+
+def _groups_below(schema: dict[str, object]) -> list[list[dict[str, object]]]:
+    """Returns the subschemas that apply to a member or element: groups of which one applies, then all the others."""
+    items, by_pattern = schema.get("items"), schema.get("patternProperties")
+    alternatives = [schema.get(keyword) for keyword in _ALTERNATIVES] + [items if isinstance(items, list) else None]
+    each = [schema.get(keyword) for keyword in (*_EACH, *_UNEVALUATED)]
+    each += [items, *(by_pattern.values() if isinstance(by_pattern, dict) else ())]
+    return [_schemas(group.values() if isinstance(group, dict) else group) for group in alternatives] + [_schemas(each)]
+
+
+def _schemas(values: object) -> list[dict[str, object]]:
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, Iterable) else []
+
+
+def _own(schema: Mapping[str, object]) -> float:
+    cost = _APPLYING + sum(_FIXED.get(keyword, 0.0) for keyword in schema)
+    for _, pattern in patterns(schema):
+        cost += _NS_PER_PATTERN_BYTE * (pattern_size(pattern) or MAX_PATTERN_BYTES)
+    listed = [*_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
+    if not all(isinstance(value, str) for value in listed):
+        numbers = sum(isinstance(value, int | float) for value in listed)
+        cost += _NUMBER_IN_ENUM * numbers + _VALUE_IN_ENUM * len(listed)
+    dependent = [schema.get(keyword) for keyword in ("dependentRequired", "dependencies", "properties")]
+    names = len(_list(schema.get("required"))) + sum(len(names) for names in dependent if isinstance(names, dict))
+    return cost + _NAME * names
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _by_depth(nodes: list[_Node], unique: float) -> list[float]:
+    """Returns the highest cost of a byte by the depth of the value, from the costs one level above it."""
+    work = sum(1 + len(node.here) + len(node.each) + sum(map(len, node.one_of)) for node in nodes)
+    above = [0.0] * len(nodes)
+    found: list[float] = []
+    for depth in range(_MAX_DEPTH):
+        if work * depth > _MAX_WORK:
+            return [_ENDLESS]
+        costs: list[float] = []
+        for node in nodes:
+            cost = sum(costs[index] for index in node.here) * node.times
+            if depth == 0:
+                cost += node.own + unique * node.unique
+            else:
+                cost += sum(above[index] for index in node.each) * node.times
+                cost += sum(max((above[index] for index in group), default=0.0) for group in node.one_of)
+            costs.append(min(cost, _ENDLESS))
+        found.append(max(_READING + costs[-1], found[-1] if found else 0.0))
+        if depth and (costs == above or not any(costs)):
+            break
+        above = costs
+    return found
