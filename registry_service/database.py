@@ -2,10 +2,11 @@
 
 Two kinds, one interface. SQLite: a file that one process owns, by a lock beside it. PostgreSQL: shared by replicas.
 
-**The revision.** `change()` is the only way to change tools, accounts and secrets. It takes an exclusive lock, adds one
-to the revision and commits. An admission (journal.py) holds the shared side of the same lock while it compares the
-revision with that of the view which it was decided on. So once a change has returned, nothing is admitted on any
-replica by a view from before it. On SQLite the write transaction is that lock.
+**The revision.** `change()` is the only way to change tools, accounts and secrets. At its end it takes an exclusive
+lock, adds one to the revision and commits. An admission (journal.py) holds the shared side of the same lock while it
+compares the revision with that of the view which it was decided on. So once a change has returned, nothing is admitted
+on any replica by a view from before it. On SQLite the write transaction is that lock. On PostgreSQL both sides of it
+are taken and given back within one message, since a process may stop between two of them.
 
 **Executors.** Each process names itself anew (`executor`). A call's row names its executor, and may be settled by
 another process only if that executor is dead: `is_dead()`. On PostgreSQL the ledger's own connection holds a session
@@ -18,7 +19,7 @@ import os
 import secrets
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -37,6 +38,7 @@ from registry_service.models import CatalogRevision
 # Keys of advisory locks: two 32-bit numbers, of which the first is "naru". Executors have the space of 64-bit keys.
 CATALOG_LOCK = (0x6E617275, 1)
 MIGRATION_LOCK = (0x6E617275, 2)
+CHANGE_LOCK = (0x6E617275, 3)
 CHANNEL = "naru_catalog"
 
 CONNECT_SECONDS = 5.0
@@ -70,6 +72,8 @@ _LOST = (
     asyncpg.CannotConnectNowError,
     asyncpg.DatabaseDroppedError,
     asyncpg.IdleSessionTimeoutError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.LockNotAvailableError,
 )
 
 
@@ -131,7 +135,7 @@ class Database(ABC):
     async def write(self) -> AsyncIterator[AsyncSession]:
         """A transaction that writes, but not to the catalog. Commits at the end, rolls back on an exception."""
         async with self.turn, self._write_sessions() as session, session.begin():
-            await session.connection()
+            await self._begin_write(session)
             yield session
 
     @asynccontextmanager
@@ -142,12 +146,11 @@ class Database(ABC):
         who listen, and commits; rolls back on an exception.
         """
         async with self.write() as session:
-            await self._exclude_admissions(session)
+            await self._exclude_changes(session)
             yield session
             if not session.info.get("unchanged"):
-                raised = update(CatalogRevision).values(revision=CatalogRevision.revision + 1)
-                revision = (await session.execute(raised.returning(CatalogRevision.revision))).scalar_one()
-                await self._announce(session, revision)
+                await session.flush()
+                await self._commit_change(session)
 
     async def revision(self) -> int:
         """The catalog's revision."""
@@ -166,12 +169,16 @@ class Database(ABC):
         """Tells whether the executor's process is gone. It cannot come back before the session's transaction ends."""
 
     @abstractmethod
-    async def _exclude_admissions(self, session: AsyncSession) -> None:
-        """Waits for admissions that are being written, and keeps others out until the transaction ends."""
+    async def _begin_write(self, session: AsyncSession) -> None:
+        """Begins the session's transaction."""
 
     @abstractmethod
-    async def _announce(self, session: AsyncSession, revision: int) -> None:
-        """Tells replicas of the new revision, when the transaction commits."""
+    async def _exclude_changes(self, session: AsyncSession) -> None:
+        """Keeps other changes out until the transaction ends."""
+
+    @abstractmethod
+    async def _commit_change(self, session: AsyncSession) -> None:
+        """Waits for admissions that are being written, keeps others out, raises the revision, tells, and commits."""
 
 
 class SqliteDatabase(Database):
@@ -227,11 +234,15 @@ class SqliteDatabase(Database):
         self._reader.close()
         os.close(self._owner_lock)
 
-    async def _exclude_admissions(self, session: AsyncSession) -> None:
-        """BEGIN IMMEDIATE has done it."""
+    async def _begin_write(self, session: AsyncSession) -> None:
+        await session.connection()
 
-    async def _announce(self, session: AsyncSession, revision: int) -> None:
-        """There are no replicas."""
+    async def _exclude_changes(self, session: AsyncSession) -> None:
+        """BEGIN IMMEDIATE has done it, for admissions too."""
+
+    async def _commit_change(self, session: AsyncSession) -> None:
+        """The end of the session's transaction commits; there is nobody to be told."""
+        await session.execute(update(CatalogRevision).values(revision=CatalogRevision.revision + 1))
 
 
 class PostgresqlDatabase(Database):
@@ -249,14 +260,14 @@ class PostgresqlDatabase(Database):
         event.listen(engine.sync_engine, "handle_error", _name_loss)
         super().__init__(engine, engine)
 
-    async def connect(self) -> asyncpg.Connection:
-        """A connection. Raises DatabaseUnreachableError."""
+    async def connect(self, settings: Mapping[str, str] | None = None) -> asyncpg.Connection:
+        """A connection, with these settings of the server beside the usual ones. Raises DatabaseUnreachableError."""
         try:
             connection = await asyncpg.connect(
                 self._dsn,
                 timeout=CONNECT_SECONDS,
                 command_timeout=STATEMENT_SECONDS,
-                server_settings=_SERVER_SETTINGS,
+                server_settings={**_SERVER_SETTINGS, **(settings or {})},
             )
             try:
                 await connection.execute(_DURABLE)
@@ -284,24 +295,47 @@ class PostgresqlDatabase(Database):
         lock = select(func.pg_try_advisory_xact_lock(executor_key(executor)))
         return executor != self.executor and (await session.execute(lock)).scalar_one()
 
-    async def _exclude_admissions(self, session: AsyncSession) -> None:
-        await session.execute(select(func.pg_advisory_xact_lock(*CATALOG_LOCK)))
+    async def _begin_write(self, session: AsyncSession) -> None:
+        await session.execute(_LIMITED)
 
-    async def _announce(self, session: AsyncSession, revision: int) -> None:
-        await session.execute(select(func.pg_notify(CHANNEL, str(revision))))
+    async def _exclude_changes(self, session: AsyncSession) -> None:
+        await session.execute(select(func.pg_advisory_xact_lock(*CHANGE_LOCK)))
+
+    async def _commit_change(self, session: AsyncSession) -> None:
+        """In one message: a process that stops at any moment holds up no admission."""
+        connection = await (await session.connection()).get_raw_connection()
+        driver = connection.driver_connection
+        assert isinstance(driver, asyncpg.Connection)  # noqa: S101 -- the engine has no other
+        try:
+            await driver.execute(_COMMIT_CHANGE)
+        except (asyncpg.LockNotAvailableError, *_LOST) as error:
+            raise DatabaseUnreachableError(str(error) or type(error).__name__) from error
 
 
 _SERVER_SETTINGS = {
     "application_name": "naru",
     # A statement must see what was committed while it waited for an advisory lock.
     "default_transaction_isolation": "read committed",
-    # A process that hangs while it holds the catalog's lock must not stop all replicas for ever.
+    # A process that hangs while it reads; for one that writes see `_LIMITED`.
     "idle_in_transaction_session_timeout": "60000",
     # The locks of a process whose machine died end with these, in about 25 seconds.
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
+# A process that hangs in a transaction holds up those of others for so long, and whoever waits gives up after that.
+_LIMITED = text(
+    "SELECT set_config('idle_in_transaction_session_timeout', '2000', true), set_config('lock_timeout', '3000', true)"
+)
+# The shared side of the lock is held by groups of admissions, for milliseconds. They queue behind this, so it gives up
+# early. The transaction that COMMIT AND CHAIN begins is empty: it is for SQLAlchemy to commit.
+_COMMIT_CHANGE = """
+SET LOCAL lock_timeout = 1000;
+SELECT pg_advisory_xact_lock({}, {});
+UPDATE catalog_revision SET revision = revision + 1;
+SELECT pg_notify('{}', '');
+COMMIT AND CHAIN
+""".format(*CATALOG_LOCK, CHANNEL)
 _DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 _PRAGMAS = (
     f"PRAGMA busy_timeout = {SQLITE_BUSY_MS}",

@@ -64,7 +64,7 @@ class Settlement(NamedTuple):
 
 
 class OutcomeInDoubtError(Exception):
-    """The connection failed during COMMIT: the group was written as a whole, or not at all."""
+    """The connection failed before the answer: the group was written as a whole, or not at all."""
 
 
 # What one faulty row raises, and the same group without it does not: a second row of one key, text that the database
@@ -97,24 +97,51 @@ _SQLITE_SETTLE = "UPDATE calls SET state = ?, reason = ?, settle_time = ? WHERE 
 _PROBE = "UPDATE catalog_revision SET revision = revision"
 _SQLITE_FIND = "SELECT call_id FROM calls WHERE call_id = ?"
 
-_POSTGRESQL_BEGIN = "BEGIN; SELECT pg_advisory_xact_lock_shared({}, {})".format(*CATALOG_LOCK)
-_POSTGRESQL_ADMIT = (
-    "INSERT INTO calls (call_id, client_id, tool, version, lane, session_id, request_id, create_time, executor,"
-    " state, reason) SELECT *, $9, 1, 0 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[],"
-    " $6::text[], $7::text[], $8::bigint[])"
-)
-_POSTGRESQL_COUNT = (
-    "INSERT INTO usage (client_id, lane, period, calls)"
-    " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])"
-    " ON CONFLICT (client_id, lane, period) DO UPDATE SET calls = usage.calls + excluded.calls"
-)
-_POSTGRESQL_SETTLE = (
-    "UPDATE calls SET state = late.state, reason = late.reason, settle_time = late.settle_time"
-    " FROM unnest($1::smallint[], $2::smallint[], $3::bigint[], $4::text[])"
-    " AS late (state, reason, settle_time, call_id)"
-    " WHERE calls.call_id = late.call_id AND calls.state IN (1, 6)"
-)
+# One message for a group, so that a client that stops in its midst holds no lock: the server has all of it or nothing,
+# and commits by itself. Each statement of the function sees what was committed while the one before it waited. It is
+# made anew for each connection, in the connection's own schema: code and function can't differ, whatever releases run.
+_POSTGRESQL_FUNCTION = """
+CREATE FUNCTION pg_temp.write_group(
+    owner text, call_ids text[], client_ids text[], tools text[], versions text[], lanes text[], session_ids text[],
+    request_ids text[], create_times bigint[], revisions bigint[],
+    counted_revisions bigint[], counted_clients text[], counted_lanes text[], counted_periods text[], counts bigint[],
+    late_states smallint[], late_reasons smallint[], late_times bigint[], late_ids text[]
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    current bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared({}, {});
+    SELECT revision INTO STRICT current FROM catalog_revision;
+    IF current = ANY (revisions) THEN
+        INSERT INTO calls (call_id, client_id, tool, version, lane, session_id, request_id, create_time, executor,
+            state, reason)
+        SELECT call_id, client_id, tool, version, lane, session_id, request_id, create_time, owner, 1, 0
+        FROM unnest(call_ids, client_ids, tools, versions, lanes, session_ids, request_ids, create_times, revisions)
+            AS entry (call_id, client_id, tool, version, lane, session_id, request_id, create_time, decided)
+        WHERE decided = current;
+    END IF;
+    IF cardinality(late_ids) > 0 THEN
+        UPDATE calls SET state = late.state, reason = late.reason, settle_time = late.settle_time
+        FROM unnest(late_states, late_reasons, late_times, late_ids) AS late (state, reason, settle_time, call_id)
+        WHERE calls.call_id = late.call_id AND calls.state IN (1, 6);
+    END IF;
+    IF current = ANY (revisions) THEN
+        -- Last: other replicas wait for these rows until the transaction ends.
+        INSERT INTO usage (client_id, lane, period, calls)
+        SELECT client_id, lane, period, calls
+        FROM unnest(counted_revisions, counted_clients, counted_lanes, counted_periods, counts)
+            AS counted (decided, client_id, lane, period, calls)
+        WHERE decided = current
+        ON CONFLICT (client_id, lane, period) DO UPDATE SET calls = usage.calls + excluded.calls;
+    END IF;
+    RETURN current;
+END
+$$
+""".format(*CATALOG_LOCK)  # noqa: S608 -- two numbers of ours
+_POSTGRESQL_WRITE = "SELECT pg_temp.write_group({})".format(", ".join(f"${n}" for n in range(1, 20)))
 _POSTGRESQL_FIND = "SELECT call_id FROM calls WHERE call_id = ANY($1::text[])"
+# Whoever holds a lock for longer than this does not hold up the calls of others: they are refused.
+_POSTGRESQL_LIMITS = {"lock_timeout": "2000", "statement_timeout": "10000"}
 
 
 class Journal(Protocol):
@@ -280,10 +307,11 @@ class PostgresqlJournal:
 
     async def open(self, on_loss: Callable[[], None]) -> None:
         self._drop()
-        connection = await self._database.connect()
+        connection = await self._database.connect(_POSTGRESQL_LIMITS)
         try:
             key = executor_key(self._database.executor)
             await connection.execute("SELECT pg_advisory_lock($1)", key, timeout=CLAIM_SECONDS)
+            await connection.execute(_POSTGRESQL_FUNCTION, timeout=CLAIM_SECONDS)
             connection.add_termination_listener(lambda _: on_loss())
             self._connection = connection
         except _FAILURES as error:
@@ -295,41 +323,21 @@ class PostgresqlJournal:
     async def write(self, entries: Sequence[Entry], settlements: Sequence[Settlement]) -> int:
         connection = self._opened()
         try:
-            async with asyncio.timeout(WRITE_SECONDS):
-                revision = await self._fill(connection, entries, settlements)
+            if not entries and not settlements:
+                await connection.execute(_PROBE, timeout=WRITE_SECONDS)
+            revision: int = await connection.fetchval(
+                _POSTGRESQL_WRITE, self._database.executor, *_columns(entries, settlements), timeout=WRITE_SECONDS
+            )
         except ROW_FAULTS:
-            await self._roll_back(connection)
             raise
         except _FAILURES as error:
             self._drop()
-            raise DatabaseUnreachableError(_told(error)) from error
-        except BaseException:  # a transaction that stayed open would become part of the next
-            self._drop()
-            raise
-        try:
-            await connection.execute("COMMIT", timeout=WRITE_SECONDS)
-        except _FAILURES as error:
-            self._drop()
+            if _is_rolled_back(error):
+                raise DatabaseUnreachableError(_told(error)) from error
             raise OutcomeInDoubtError(_told(error)) from error
-        return revision
-
-    async def _fill(
-        self, connection: asyncpg.Connection, entries: Sequence[Entry], settlements: Sequence[Settlement]
-    ) -> int:
-        # Two statements: the second sees what was committed while the first waited.
-        await connection.execute(_POSTGRESQL_BEGIN)
-        revision: int = await connection.fetchval("SELECT revision FROM catalog_revision")
-        current = [entry for entry in entries if entry.revision == revision]
-        if current:
-            columns = list(zip(*current, strict=True))[:8]
-            await connection.execute(_POSTGRESQL_ADMIT, *columns, self._database.executor)
-        if settlements:
-            await connection.execute(_POSTGRESQL_SETTLE, *list(zip(*settlements, strict=True))[:4])
-        if not entries and not settlements:
-            await connection.execute(_PROBE)
-        if current:
-            # Last: other replicas wait for these rows until the transaction ends.
-            await connection.execute(_POSTGRESQL_COUNT, *zip(*usage(current), strict=True))
+        except BaseException:  # whether the server has it is found out on the next connection
+            self._drop()
+            raise
         return revision
 
     async def written(self, call_ids: Sequence[str]) -> set[str]:
@@ -349,14 +357,8 @@ class PostgresqlJournal:
             except _FAILURES:
                 connection.terminate()
 
-    async def _roll_back(self, connection: asyncpg.Connection) -> None:
-        try:
-            await connection.execute("ROLLBACK", timeout=WRITE_SECONDS)
-        except _FAILURES:
-            self._drop()
-
     def _opened(self) -> asyncpg.Connection:
-        if self._connection is None:
+        if self._connection is None or self._connection.is_closed():
             raise DatabaseUnreachableError("the ledger's connection is closed")
         return self._connection
 
@@ -384,6 +386,24 @@ def _periods(hour: int) -> tuple[str, str]:
     """The day and the month in Seoul of an hour since the epoch. Its offset is whole hours."""
     day = datetime.fromtimestamp(hour * 3600, UTC).astimezone(_SEOUL).date().isoformat()
     return day, day[:7]
+
+
+def _columns(entries: Sequence[Entry], settlements: Sequence[Settlement]) -> list[Sequence[Any]]:
+    """Returns the arguments of the function after the executor: a list for each column."""
+    rows = list(zip(*entries, strict=True))[:9] if entries else [()] * 9
+    counted = [
+        (revision, *counter)
+        for revision in sorted(set(rows[8]))
+        for counter in usage([entry for entry in entries if entry.revision == revision])
+    ]
+    counts = list(zip(*counted, strict=True)) if counted else [()] * 5
+    outcomes = list(zip(*settlements, strict=True))[:4] if settlements else [()] * 4
+    return [*rows, *counts, *outcomes]
+
+
+def _is_rolled_back(error: BaseException) -> bool:
+    """Returns whether the server itself answered that the statement failed: it doesn't once it has committed."""
+    return isinstance(error, asyncpg.PostgresError) and error.severity_en in ("ERROR", "FATAL")
 
 
 def _told(error: BaseException) -> str:

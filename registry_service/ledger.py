@@ -29,6 +29,8 @@ MAX_GROUP = 512
 # hardly ever does, ten or more wait for 5 ms. A commit costs the CPU of ten calls in it, whatever its size.
 GATHER_SECONDS_PER_CALL = 0.0005
 MAX_GATHER_SECONDS = 0.005
+# An admission whose recording is in doubt is waited for so long; then its caller hears that it is not known.
+DOUBT_SECONDS = 3.0
 RETRY_SECONDS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 SWEEP_SECONDS = 15.0
 ORPHAN_SECONDS = 2.0
@@ -79,7 +81,7 @@ class Ledger:
         self._orphan_seconds = orphan_seconds
         self._entries: list[Entry] = []
         self._settlements: list[Settlement] = []
-        # Admissions whose COMMIT broke: whether they were written is found out on the next connection.
+        # Admissions whose answer was lost: whether they were written is found out on the next connection.
         self._doubtful: list[Entry] = []
         self._running = 0
         # Since the last group that was written.
@@ -119,6 +121,7 @@ class Ledger:
 
         Raises:
             ServiceUnavailableError: nothing was recorded, since the database is away.
+            CallOutcomeUnknownError: the database went away while it recorded the call, which will not run.
         """
         if self._away or self._closing.is_set():
             raise ServiceUnavailableError("the ledger cannot be written")
@@ -266,6 +269,7 @@ class Ledger:
             self._note_failure(error)
             self._doubtful += entries
             self._settlements[:0] = settlements
+            asyncio.get_running_loop().call_later(DOUBT_SECONDS, _leave_in_doubt, entries)
         else:
             self._note_recovery()
             LEDGER_COMMIT_SECONDS.observe(time.perf_counter() - began)
@@ -343,7 +347,8 @@ class Ledger:
         """Whoever still waits is told; what was not settled will be found by the next sweep of another process."""
         if self._settlements or self._doubtful:
             _log.error("outcomes were not recorded", calls=len(self._settlements) + len(self._doubtful))
-        _refuse(self._entries + self._doubtful)
+        _refuse(self._entries)
+        _leave_in_doubt(self._doubtful)
         for settlement in self._settlements:
             if settlement.settled is not None and not settlement.settled.done():
                 settlement.settled.set_exception(
@@ -366,6 +371,13 @@ def _refuse(entries: Sequence[Entry]) -> None:
     for entry in entries:
         if not entry.admitted.done():
             entry.admitted.set_exception(ServiceUnavailableError("the ledger cannot be written"))
+
+
+def _leave_in_doubt(entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        if not entry.admitted.done():
+            error = CallOutcomeUnknownError("the call may have been recorded", tool=entry.tool, call_id=entry.call_id)
+            entry.admitted.set_exception(error)
 
 
 def _fail(entries: Sequence[Entry], settlements: Sequence[Settlement], error: Exception) -> None:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 import pytest
 import structlog
 import structlog.testing
-from sqlalchemy import select, text, update
+from sqlalchemy import func, select, text, update
 
 from naru.v1 import errors_pb2, execution_pb2
 from registry_service import database as database_module
@@ -291,6 +291,15 @@ async def test_an_outcome_that_cannot_be_written_fails_alone(database: Database,
 # Callers that go away
 
 
+@asynccontextmanager
+async def busy(database: Database) -> AsyncIterator[None]:
+    """Nothing can be written to the ledger meanwhile."""
+    async with database.write() as session:
+        if database.dialect == "postgresql":
+            await session.execute(select(func.pg_advisory_xact_lock(*CATALOG_LOCK)))
+        yield
+
+
 async def taken(ledger: Ledger) -> None:
     """Waits until what was asked for is in the hands of the writer."""
     await asyncio.sleep(0)  # tasks made just now begin
@@ -298,10 +307,9 @@ async def taken(ledger: Ledger) -> None:
 
 
 async def test_a_call_given_up_before_it_is_written_is_not_recorded(database: Database, ledger: Ledger):
-    async with database.change() as session:
-        session.info["unchanged"] = True
+    async with busy(database):
         first = asyncio.create_task(ledger.admit(asked()))
-        await taken(ledger)  # and it waits for the change
+        await taken(ledger)  # and it waits
         late = asyncio.create_task(ledger.admit(asked()))
         await asyncio.sleep(0)
         late.cancel()
@@ -315,8 +323,7 @@ async def test_a_call_given_up_before_it_is_written_is_not_recorded(database: Da
 
 async def test_a_call_given_up_while_it_is_written_is_settled_as_cancelled(database: Database, ledger: Ledger):
     admission = asked()
-    async with database.change() as session:
-        session.info["unchanged"] = True
+    async with busy(database):
         waiting = asyncio.create_task(ledger.admit(admission))
         await taken(ledger)
         waiting.cancel()
@@ -348,7 +355,7 @@ async def test_a_call_given_up_just_when_it_is_admitted_is_settled_as_cancelled(
 
 async def test_an_outcome_is_recorded_also_if_nobody_waits_for_it(database: Database, ledger: Ledger):
     call_id = await admitted_call(ledger)
-    async with database.change():
+    async with busy(database):
         settling = asyncio.create_task(ledger.settle(call_id, State.SUCCEEDED))
         await asyncio.sleep(0)
         settling.cancel()
@@ -591,6 +598,7 @@ async def test_a_restart_of_the_database_heals(
     postgresql.stop()
     try:
         settling = asyncio.create_task(postgres_ledger.settle(running, State.SUCCEEDED))
+        await eventually(lambda: not postgres_ledger.is_writable)
         for _ in range(3):
             with pytest.raises(ServiceUnavailableError):
                 await postgres_ledger.admit(asked())
