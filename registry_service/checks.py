@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import structlog
 
-from registry_service.check_process import ANSWER, CHECK_SECONDS, REQUEST
+from registry_service.check_process import ANSWER, CHECK_SECONDS, REQUEST, main
 from registry_service.errors import ServiceUnavailableError
 from registry_service.schemas import SchemaCheck, Violation
 
@@ -111,7 +111,7 @@ async def _start() -> Process:
     A signal to the service's group, such as Ctrl-C, doesn't reach it: it ends when its input does.
     """
     environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    module = "registry_service.check_process"
+    module = main.__module__
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment, start_new_session=True
     )
