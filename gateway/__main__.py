@@ -7,8 +7,9 @@ import sys
 import uvloop
 
 from gateway.server import serve
-from gateway.settings import SettingError, Settings
+from gateway.settings import Settings
 from gateway.telemetry import configure_logs
+from naru.environment import SettingError
 
 
 def main() -> int:

@@ -17,8 +17,9 @@ from gateway.app import Gateway, create_app
 from gateway.asgi import Reply
 from gateway.errors import TABLE, Wording, describe
 from gateway.jsonrpc import error
-from gateway.settings import Bind, SettingError, Settings
+from gateway.settings import Settings
 from gateway.telemetry import start_metrics
+from naru.environment import Bind, SettingError
 from naru.event_loop import Holdup, LoopWatch
 
 MAX_HEAD_BYTES: Final = 64 << 10
@@ -106,6 +107,8 @@ class Server(uvicorn.Server):
         gc.collect()
         gc.freeze()  # what is there now stays, and need not be looked at again
         gc.set_threshold(*GC_THRESHOLD)
+        for unknown in self._gateway.settings.unknown:
+            self._gateway.mcp.log.warning("unknown variable", **unknown._asdict())
         self._gateway.mcp.log.info("gateway ready", **self._facts)
 
     async def main_loop(self) -> None:

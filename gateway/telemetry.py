@@ -27,11 +27,10 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.settings import Bind
+from naru.environment import Bind
 from naru.event_loop import LAG_BUCKETS
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 _GATHER_SECONDS = 0.05
 
@@ -201,14 +200,14 @@ def configure_logs(level: str, stream: BinaryIO | None = None) -> GatheredLines:
     lines = GatheredLines(stream or sys.stdout.buffer)
     structlog.configure(
         processors=[structlog.processors.format_exc_info, _stamp, _render],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.BytesLoggerFactory(cast(BinaryIO, lines)),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(level=_LEVELS[level], handlers=[_Forwarder()], force=True)
+    logging.basicConfig(level=getattr(logging, level.upper()), handlers=[_Forwarder()], force=True)
     # uvicorn tells at `warning` and below what clients do wrong on every connection; our own records tell that.
     for name in ("uvicorn.error", "uvicorn.access", "asyncio"):
-        logging.getLogger(name).setLevel(max(_LEVELS[level], logging.ERROR))
+        logging.getLogger(name).setLevel(max(getattr(logging, level.upper()), logging.ERROR))
     return lines
 
 

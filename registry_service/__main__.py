@@ -4,11 +4,13 @@ import os
 import signal
 import sys
 
+import structlog
 import uvloop
 
+from naru.environment import SettingError
 from registry_service.plans import PlansError, load_plans
 from registry_service.server import StartError, serve
-from registry_service.settings import SettingError, Settings
+from registry_service.settings import Settings
 from registry_service.telemetry import configure_logging
 
 # The thread that waits for the disk has to win the interpreter back from a busy event loop: in 0.5 ms, not 5.
@@ -25,6 +27,8 @@ def main() -> int:
         return _refuse(f"REGISTRY_PLANS_FILE: {error}", 2)
     sys.setswitchinterval(SWITCH_SECONDS)
     lines = configure_logging(settings.log_level)
+    for unknown in settings.unknown:
+        structlog.get_logger().warning("unknown variable", **unknown._asdict())
     try:
         uvloop.run(serve(settings, plans))
     except StartError as error:

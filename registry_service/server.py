@@ -13,6 +13,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from naru.environment import Bind
 from naru.event_loop import LoopWatch
 from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
 from registry_service.accounts import AccountsServicer
@@ -160,14 +161,13 @@ class Process:
     async def listen(self) -> None:
         """Takes the port. Until the database can be used, health says NOT_SERVING and RPCs say why."""
         await self._health.start(self._names)
-        host, port = self._settings.bind
-        shown = f"[{host}]" if ":" in host else host
+        bind = self._settings.bind
         try:
-            bound = self._add_port(f"{shown}:{port}")
+            bound = self._add_port(str(bind))
         except RuntimeError:
-            raise StartError(f"REGISTRY_BIND: cannot listen on {shown}:{port}") from None
+            raise StartError(f"REGISTRY_BIND: cannot listen on {bind}") from None
         await self._server.start()
-        self._address = f"{shown}:{bound}"
+        self._address = str(Bind(bind.host, bound))
         _log.info("listening", address=self._address, tls=self._settings.tls is not None)
 
     def _add_port(self, address: str) -> int:
@@ -287,14 +287,14 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
 
 
 @contextmanager
-def _metrics(bind: tuple[str, int] | None) -> Iterator[None]:
+def _metrics(bind: Bind | None) -> Iterator[None]:
     if bind is None:
         yield
         return
     try:
         server = start_metrics(bind)
     except OSError as error:
-        raise StartError(f"REGISTRY_METRICS_BIND: cannot listen on {bind[0]}:{bind[1]}: {error.strerror}") from None
+        raise StartError(f"REGISTRY_METRICS_BIND: cannot listen on {bind}: {error.strerror}") from None
     _log.info("metrics", address=server.address)
     try:
         yield

@@ -27,6 +27,7 @@ from prometheus_client import (
 )
 from structlog.typing import EventDict, WrappedLogger
 
+from naru.environment import Bind
 from naru.event_loop import LAG_BUCKETS, Holdup
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -93,8 +94,7 @@ class MetricsServer(NamedTuple):
 
     @property
     def address(self) -> str:
-        host, port = self.server.server_address[:2]
-        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+        return str(Bind(str(self.server.server_address[0]), self.server.server_port))
 
     def close(self) -> None:
         self.server.shutdown()
@@ -102,10 +102,9 @@ class MetricsServer(NamedTuple):
         self.thread.join()
 
 
-def start_metrics(bind: tuple[str, int]) -> MetricsServer:
+def start_metrics(bind: Bind) -> MetricsServer:
     """Serves `/metrics` from a thread of its own; port 0 takes a free one. Raises OSError."""
-    host, port = bind
-    return MetricsServer(*start_http_server(port, host, METRICS))
+    return MetricsServer(*start_http_server(bind.port, bind.host, METRICS))
 
 
 class LineSink:
@@ -176,7 +175,7 @@ def configure_logging(level: str, descriptor: int = 1) -> LineSink:
     _sink.descriptor = descriptor
     structlog.configure(
         processors=[render],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level)),
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=lambda *_: _sink,
         cache_logger_on_first_use=True,
     )

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import Bind, SettingError, Settings
+from gateway.settings import Settings
+from naru.environment import Bind, SettingError
 from tests.registry_service.certificates import Certificates, make_certificates
 
 TOKEN = {"GATEWAY_REGISTRY_TOKEN": "secret-token"}

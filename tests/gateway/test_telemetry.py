@@ -8,7 +8,6 @@ import logging
 import pytest
 import structlog
 
-from gateway.settings import Bind
 from gateway.telemetry import (
     GatheredLines,
     Metrics,
@@ -19,6 +18,7 @@ from gateway.telemetry import (
     new_trace,
     start_metrics,
 )
+from naru.environment import Bind
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "00f067aa0ba902b7"

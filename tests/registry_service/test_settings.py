@@ -6,7 +6,8 @@ from ipaddress import ip_network
 
 import pytest
 
-from registry_service.settings import SettingError, Settings
+from naru.environment import SettingError
+from registry_service.settings import Settings
 from tests.registry_service.certificates import make_certificates
 
 GOOD = {
@@ -40,7 +41,7 @@ def test_defaults():
     assert settings.endpoint_networks == ()
     assert settings.auto_migrate is True
     assert settings.tls is None
-    assert settings.log_level == "INFO"
+    assert settings.log_level == "info"
 
 
 def test_an_empty_variable_counts_as_absent():
@@ -67,7 +68,7 @@ def test_values_are_read():
     assert settings.default_timeout == 0.5
     assert settings.shutdown_grace == 0
     assert settings.auto_migrate is False
-    assert settings.log_level == "DEBUG"
+    assert settings.log_level == "debug"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from urllib.request import urlopen
 import pytest
 import structlog
 
+from naru.environment import Bind
 from registry_service import telemetry
 
 
@@ -80,7 +81,7 @@ def test_a_record_longer_than_the_pipe_is_written_whole(tmp_path):
 def test_metrics_are_served_on_a_free_port():
     telemetry.observe_call("echo", "production", "succeeded", 0.02)
     telemetry.observe_call("echo", "production", "succeeded", 0.02)
-    server = telemetry.start_metrics(("127.0.0.1", 0))
+    server = telemetry.start_metrics(Bind("127.0.0.1", 0))
     try:
         with urlopen(f"http://{server.address}/metrics", timeout=5) as answer:
             text = answer.read().decode()
@@ -95,9 +96,9 @@ def test_metrics_are_served_on_a_free_port():
 
 
 def test_a_metrics_port_in_use_is_an_error():
-    server = telemetry.start_metrics(("127.0.0.1", 0))
+    server = telemetry.start_metrics(Bind("127.0.0.1", 0))
     try:
         with pytest.raises(OSError, match="in use"):
-            telemetry.start_metrics(("127.0.0.1", server.server.server_port))
+            telemetry.start_metrics(Bind("127.0.0.1", server.server.server_port))
     finally:
         server.close()
