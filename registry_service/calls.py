@@ -32,7 +32,8 @@ from registry_service.telemetry import CALLS_RUNNING, PROGRESS_DROPPED, observe_
 ADMISSION_ATTEMPTS = 5
 # How long an outcome may take to be recorded before the client hears that it is not known.
 SETTLE_SECONDS = 10.0
-# What is left of a client's time limit to record the outcome and tell it: a tenth, at most this.
+# What is left of a client's time limit to record the outcome and tell it: a tenth, at most this. If half of it has gone
+# by and nothing is recorded, the other half is for telling that.
 ANSWER_SECONDS = 0.5
 # Progress that a slow client has not fetched yet; the oldest goes first.
 PROGRESS_KEPT = 64
@@ -272,19 +273,23 @@ class Calls:
         limit = Limit("tool" if seconds == wanted else "server", seconds, asyncio.get_running_loop().time() + seconds)
         if call.client_deadline is None or call.client_seconds is None:
             return limit
-        client = call.client_deadline - min(ANSWER_SECONDS, call.client_seconds / 10)
+        client = call.client_deadline - _reserve(call.client_seconds)
         return limit if limit.at <= client else Limit("client", call.client_seconds, client)
 
     async def _settle(self, call: Call, ready: Ready, outcome: Outcome) -> None:
         """The ledger keeps at it when this gives up."""
         until = asyncio.get_running_loop().time() + SETTLE_SECONDS
-        if call.client_deadline is not None:
-            until = min(until, call.client_deadline)
+        if call.client_deadline is not None and call.client_seconds is not None:
+            until = min(until, call.client_deadline - _reserve(call.client_seconds) / 2)
         try:
             async with asyncio.timeout_at(until):
                 await self._ledger.settle(call.call_id, outcome.state, outcome.reason)
         except TimeoutError:
             raise _unknown(call, ready, "the outcome could not be recorded in time") from outcome.error
+
+
+def _reserve(client_seconds: float) -> float:
+    return min(ANSWER_SECONDS, client_seconds / 10)
 
 
 def _admission(call: Call, ready: Ready) -> Admission:

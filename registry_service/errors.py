@@ -126,6 +126,8 @@ class ToolFailedError(NaruError):
 
 
 class ToolUnreachableError(ToolFailedError):
+    """Facts: `detail`: a short phrase in English; `secret`: the name of one that the endpoint needs and isn't there."""
+
     reason = errors_pb2.TOOL_UNREACHABLE
     code = code_pb2.UNAVAILABLE
 

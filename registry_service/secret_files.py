@@ -25,7 +25,7 @@ class SecretFiles:
         when its content cannot stand in a header.
         """
         if self._directory is None:
-            raise _missing(f"secret {name} is wanted, and REGISTRY_SECRETS_DIR is not set")
+            raise _missing(name, "is wanted, and REGISTRY_SECRETS_DIR is not set")
         path = self._directory / name
         try:
             stat = path.stat()
@@ -34,7 +34,7 @@ class SecretFiles:
             if known is None or known[0] != stamp:
                 known = self._known[name] = (stamp, _load(path))
         except OSError as error:
-            raise _missing(f"secret {name} cannot be read: {os.strerror(error.errno or 0)}") from None
+            raise _missing(name, f"cannot be read: {os.strerror(error.errno or 0)}") from None
         return known[1]
 
 
@@ -44,11 +44,14 @@ def _load(path: Path) -> str:
     try:
         text = raw.decode().rstrip("\r\n")
     except UnicodeDecodeError:
-        raise _missing(f"secret {path.name} is not UTF-8") from None
+        raise _missing(path.name, "is not UTF-8") from None
     if not text or len(raw) > _MAX_BYTES or _FORBIDDEN.search(text):
-        raise _missing(f"secret {path.name} is empty, too long or holds control characters")
+        raise _missing(path.name, "is empty, too long or holds control characters")
     return text
 
 
-def _missing(message: str) -> ToolUnreachableError:
-    return ToolUnreachableError(message, detail="secret not available", safe_to_retry=False)
+def _missing(name: str, what: str) -> ToolUnreachableError:
+    """Names the secret to the caller as well: the first who meets it can say to the operator what is absent."""
+    return ToolUnreachableError(
+        f"secret {name} {what}", detail="secret not available", secret=name, safe_to_retry=False
+    )

@@ -227,7 +227,7 @@ class TestSecrets:
             (tmp_path / "key").write_bytes(content)
         with pytest.raises(ToolUnreachableError) as caught:
             await ask("/headers", headers={"X-Api-Key": "${secret:key}"})
-        assert caught.value.facts == {"detail": "secret not available", "safe_to_retry": False}
+        assert caught.value.facts == {"detail": "secret not available", "secret": "key", "safe_to_retry": False}
         assert "Evil" not in str(caught.value)
         assert endpoint.received == []
 

@@ -41,12 +41,14 @@ from registry_service.registry import RegistryServicer
 from registry_service.telemetry import CALLS_RUNNING, METRICS
 from tests.registry_service.samples import definition, raw
 from tests.scripted_endpoint import LIMIT_SECONDS, Script, ScriptedEndpoint, ndjson
+from tests.waiting import eventually
 
 ADMIN, SERVICE = "admin-token-of-the-tests", "service-token-of-the-tests"
 AS_ADMIN = (("x-naru-admin-token", ADMIN),)
 PEPPER = b"pepper-of-the-tests-of-32-bytes!"
 MEBIBYTE = 1024 * 1024
 OPTIONS = [("grpc.max_receive_message_length", 16 * MEBIBYTE), ("grpc.max_send_message_length", 16 * MEBIBYTE)]
+SUCCEEDED = execution_pb2.Call.SUCCEEDED
 CONTINUE = execution_pb2.CallToolRequest.CONTINUE
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}, "id": {}}}
 TRACE = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
@@ -396,7 +398,12 @@ class TestAdmission:
         await house.tool("/echo", headers={"X-Api-Key": "${secret:key}"})
         failure = await failing(house.call())
         assert failure.reason == "TOOL_UNREACHABLE"
-        assert failure.facts == {"tool": "tool", "detail": "secret not available", "safe_to_retry": False}
+        assert failure.facts == {
+            "tool": "tool",
+            "detail": "secret not available",
+            "secret": "key",
+            "safe_to_retry": False,
+        }
         assert (await house.rows(), house.endpoint.executions) == ([], 0)
 
     @BOTH_DATABASES
@@ -572,6 +579,25 @@ class TestDisconnects:
         house.endpoint.gate.set()
         await house.settled(execution_pb2.Call.SUCCEEDED)
 
+    @pytest.mark.parametrize("on_disconnect", [CONTINUE, execution_pb2.CallToolRequest.CANCEL])
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_a_call_whose_client_leaves_before_it_is_admitted_never_runs(self, house, on_disconnect, stream):
+        await house.tool("/echo")
+        async with house.database.write() as session:
+            await session.execute(text("UPDATE calls SET session_id = session_id"))
+            rpc = house.start(stream=stream, on_disconnect=on_disconnect)
+            waiting = asyncio.ensure_future(rpc.read())
+            await eventually(lambda: house.execution._calls._running)
+            (call,) = house.execution._calls._running.values()
+            rpc.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await eventually(lambda: call.abandoned)
+        await eventually(lambda: not house.execution._calls._running)
+        await house.call()
+        states = [row.state for row in await house.rows()]
+        assert states in ([SUCCEEDED], [execution_pb2.Call.CANCELLED, SUCCEEDED])
+        assert house.endpoint.executions == 1
+
     async def test_continue_tells_the_truth_of_a_failure(self, house):
         await house.tool("/sleep?seconds=30", timeout="300ms")
         rpc = house.start(on_disconnect=CONTINUE)
@@ -659,6 +685,19 @@ class TestTroubleWithTheLedger:
             house.endpoint.gate.set()
             failure = await waiting
             assert failure.reason == "CALL_OUTCOME_UNKNOWN"
+        row = await house.settled(execution_pb2.Call.SUCCEEDED)
+        assert failure.facts == {"tool": "tool", "call_id": row.call_id}
+
+    async def test_a_client_hears_within_its_own_limit_that_an_outcome_is_not_recorded(self, house):
+        """In words of ours: its own gRPC would say DEADLINE_EXCEEDED, without the call's id."""
+        await house.tool("/gate")
+        waiting = asyncio.ensure_future(failing(house.call(seconds=2)))
+        await house.endpoint.arrived()
+        async with house.database.write() as session:
+            await session.execute(text("UPDATE calls SET session_id = session_id"))
+            house.endpoint.gate.set()
+            failure = await waiting
+        assert failure.reason == "CALL_OUTCOME_UNKNOWN"
         row = await house.settled(execution_pb2.Call.SUCCEEDED)
         assert failure.facts == {"tool": "tool", "call_id": row.call_id}
 
