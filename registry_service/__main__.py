@@ -8,10 +8,10 @@ import structlog
 import uvloop
 
 from naru.environment import SettingError
-from registry_service.plans import PlansError, load_plans
+from registry_service.identity.plans import PlansError, load_plans
 from registry_service.server import StartError, serve
 from registry_service.settings import Settings
-from registry_service.telemetry import configure_logging
+from registry_service.telemetry.metrics import configure_logging
 
 # The thread that waits for the disk has to win the interpreter back from a busy event loop: in 0.5 ms, not 5.
 SWITCH_SECONDS = 0.0005

@@ -13,10 +13,7 @@ from sqlalchemy import select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from naru.v1 import accounts_pb2, accounts_pb2_grpc
-from registry_service.caller import CALLER
 from registry_service.catalog import Catalog
-from registry_service.credentials import LIVE_SECRETS, authenticate, digest, new_client_id, new_secret
-from registry_service.database import Database
 from registry_service.errors import (
     AccountNotFoundError,
     PageTokenInvalidError,
@@ -25,9 +22,12 @@ from registry_service.errors import (
     SecretNotFoundError,
     TokenInvalidError,
 )
-from registry_service.models import Account, Secret, Usage, now_micros
-from registry_service.pages import key_after, page_size, page_token, timestamp
-from registry_service.plans import Plan
+from registry_service.identity.caller import CALLER
+from registry_service.identity.credentials import LIVE_SECRETS, authenticate, digest, new_client_id, new_secret
+from registry_service.identity.plans import Plan
+from registry_service.rpc.pagination import key_after, page_size, page_token, timestamp
+from registry_service.storage.database import Database
+from registry_service.storage.models import Account, Secret, Usage, now_micros
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

@@ -10,10 +10,6 @@ from packaging.version import InvalidVersion, Version
 from sqlalchemy import select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from registry_service import mcp_tools
-from registry_service.database import UNAVAILABLE, Database
-from registry_service.definitions import Definition, parse_definition
-from registry_service.documents import Fault
 from registry_service.errors import (
     LaneNotConfiguredError,
     NaruError,
@@ -23,9 +19,13 @@ from registry_service.errors import (
     ToolNotFoundError,
     ToolVersionAmbiguousError,
 )
-from registry_service.models import Account, CatalogRevision, Secret, Tool, ToolVersion
-from registry_service.plans import LANES, Plan
-from registry_service.schemas import SchemaCheck
+from registry_service.identity.plans import LANES, Plan
+from registry_service.storage.database import UNAVAILABLE, Database
+from registry_service.storage.models import Account, CatalogRevision, Secret, Tool, ToolVersion
+from registry_service.tools import mcp_tool
+from registry_service.tools.definition import Definition, parse_definition
+from registry_service.tools.json_document import Fault
+from registry_service.tools.json_schema import SchemaCheck
 
 # Of a name that a client sent, as much is told back.
 _NAME_TOLD = 64
@@ -274,8 +274,8 @@ def _compile(tool: str, version: str, document: bytes, running: Running) -> Tool
         name=tool,
         version=version,
         definition=definition,
-        mcp_tool=mcp_tools.tool(tool, definition),
-        legacy_mcp_tool=mcp_tools.legacy_tool(tool, definition),
+        mcp_tool=mcp_tool.tool(tool, definition),
+        legacy_mcp_tool=mcp_tool.legacy_tool(tool, definition),
         arguments=SchemaCheck(definition.input_schema),
         output=None if output is None else SchemaCheck(output),
         running=running,

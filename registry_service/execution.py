@@ -8,13 +8,8 @@ import grpc
 import msgspec
 
 from naru.v1 import errors_pb2, execution_pb2, execution_pb2_grpc, wire
-from registry_service.caller import CALLER, Caller
-from registry_service.calls import Call, Calls, Event, Ready
+from registry_service.calls.runner import Call, Calls, Event, Ready
 from registry_service.catalog import AccountEntry, Catalog, ToolEntry, View
-from registry_service.checks import Checks
-from registry_service.credentials import authenticate
-from registry_service.database import Database
-from registry_service.endpoint import EndpointClient
 from registry_service.errors import (
     ArgumentsInvalidError,
     CallNotFoundError,
@@ -24,10 +19,15 @@ from registry_service.errors import (
     ToolBusyError,
     ToolFailedError,
 )
-from registry_service.ledger import CALL_ID, Ledger
-from registry_service.models import Call as CallRow
-from registry_service.pages import timestamp
-from registry_service.schemas import Violation
+from registry_service.identity.caller import CALLER, Caller
+from registry_service.identity.credentials import authenticate
+from registry_service.ledger.ledger import CALL_ID, Ledger
+from registry_service.rpc.pagination import timestamp
+from registry_service.storage.database import Database
+from registry_service.storage.models import Call as CallRow
+from registry_service.tools.checks import Checks
+from registry_service.tools.json_schema import Violation
+from registry_service.upstreams.http.client import EndpointClient
 
 _decode = msgspec.json.Decoder().decode
 

@@ -9,7 +9,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2
 
 from naru.v1 import execution_pb2
-from registry_service.database import UNAVAILABLE, Database
+from registry_service.storage.database import UNAVAILABLE, Database
 
 PING_SECONDS: Final = 2.0
 EXECUTION: Final = execution_pb2.DESCRIPTOR.services_by_name["Execution"].full_name

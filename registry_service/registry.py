@@ -13,12 +13,7 @@ from sqlalchemy import Table, bindparam, case, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from naru.v1 import registry_pb2, registry_pb2_grpc
-from registry_service.caller import CALLER
 from registry_service.catalog import Catalog
-from registry_service.credentials import authenticate
-from registry_service.database import Database
-from registry_service.definitions import name_fault, parse_definition, read_version
-from registry_service.documents import Fault
 from registry_service.errors import (
     DefinitionInvalidError,
     Fact,
@@ -28,9 +23,14 @@ from registry_service.errors import (
     ToolVersionExistsError,
     ToolVersionNotFoundError,
 )
-from registry_service.manifest import Entry, Known, ManifestFault, Steps, plan_steps, read_manifest
-from registry_service.models import CatalogRevision, Tool, ToolVersion, now_micros
-from registry_service.pages import MAX_PAGE, key_after, page_size, page_token, timestamp
+from registry_service.identity.caller import CALLER
+from registry_service.identity.credentials import authenticate
+from registry_service.rpc.pagination import MAX_PAGE, key_after, page_size, page_token, timestamp
+from registry_service.storage.database import Database
+from registry_service.storage.models import CatalogRevision, Tool, ToolVersion, now_micros
+from registry_service.tools.definition import name_fault, parse_definition, read_version
+from registry_service.tools.json_document import Fault
+from registry_service.tools.manifest import Entry, Known, ManifestFault, Steps, plan_steps, read_manifest
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

@@ -18,24 +18,24 @@ from naru.event_loop import LoopWatch
 from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
 from registry_service.accounts import AccountsServicer
 from registry_service.catalog import Catalog
-from registry_service.checks import Checks
-from registry_service.database import (
+from registry_service.errors import NaruError
+from registry_service.execution import ExecutionServicer
+from registry_service.health import EXECUTION, Health
+from registry_service.identity.plans import Plan
+from registry_service.ledger.ledger import Ledger
+from registry_service.registry import RegistryServicer
+from registry_service.rpc.border import Gate, GuardedServer, Tokens
+from registry_service.settings import Settings
+from registry_service.storage.database import (
     UNAVAILABLE,
     Database,
     DatabaseInUseError,
     DatabaseUnreachableError,
 )
-from registry_service.endpoint import EndpointClient
-from registry_service.errors import NaruError
-from registry_service.execution import ExecutionServicer
-from registry_service.health import EXECUTION, Health
-from registry_service.interceptors import Gate, GuardedServer, Tokens
-from registry_service.ledger import Ledger
-from registry_service.migrations import UnknownRevisionError
-from registry_service.plans import Plan
-from registry_service.registry import RegistryServicer
-from registry_service.settings import Settings
-from registry_service.telemetry import LOOP_LAG_SECONDS, report_holdup, start_metrics
+from registry_service.storage.migrations import UnknownRevisionError
+from registry_service.telemetry.metrics import LOOP_LAG_SECONDS, report_holdup, start_metrics
+from registry_service.tools.checks import Checks
+from registry_service.upstreams.http.client import EndpointClient
 
 MAX_REQUEST_BYTES = 16 * 1024 * 1024
 MAX_ANSWER_BYTES = 48 * 1024 * 1024

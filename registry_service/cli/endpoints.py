@@ -14,7 +14,7 @@ from naru.v1 import registry_pb2, registry_pb2_grpc
 from registry_service.cli.access import Access, CliError
 from registry_service.cli.command import connected
 from registry_service.cli.finding import Finding, State
-from registry_service.egress import Guard, Network
+from registry_service.upstreams.egress import Guard, Network
 
 CONNECT_SECONDS = 3.0
 SECRET = re.compile(r"\$\{secret:([^}]+)\}")

@@ -116,7 +116,7 @@ async def test_i07_bodies_that_are_not_utf_8(pair: Pair, accept: str):
 
 async def test_j01_a_property_that_may_be_anything(pair: Pair):
     tool = pair.tool("/echo", inputSchema={"type": "object", "properties": {"raw": True, "never": False}})
-    # Older clients want objects there, and get such as mean the same; see registry_service/mcp_tools.py.
+    # Older clients want objects there, and get such as mean the same; see registry_service/tools/mcp_tool.py.
     for speaker, properties in ((LEGACY, {"raw": {}, "never": {"not": {}}}), (MODERN, {"raw": True, "never": False})):
         names = await listed(pair, speaker)
         assert names[tool.name]["inputSchema"] == {"type": "object", "properties": properties}

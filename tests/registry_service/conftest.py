@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from registry_service.database import Database, PostgresqlDatabase, SqliteDatabase
+from registry_service.storage.database import Database, PostgresqlDatabase, SqliteDatabase
 from tests.postgresql import PostgresqlServer, running_postgresql
 
 

@@ -11,9 +11,9 @@ import sys
 from sqlalchemy import update
 
 from naru.v1 import execution_pb2
-from registry_service.database import Database
-from registry_service.ledger import Admission, Ledger, new_call_id
-from registry_service.models import Tool, now_micros
+from registry_service.ledger.ledger import Admission, Ledger, new_call_id
+from registry_service.storage.database import Database
+from registry_service.storage.models import Tool, now_micros
 
 
 def tell(*words: object) -> None:

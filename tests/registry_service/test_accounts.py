@@ -20,9 +20,9 @@ from naru.v1 import accounts_pb2 as pb
 from naru.v1 import accounts_pb2_grpc
 from registry_service.accounts import AccountsServicer
 from registry_service.catalog import Catalog
-from registry_service.interceptors import Gate, GuardedServer, Tokens
-from registry_service.models import Secret, Usage
-from registry_service.plans import load_plans
+from registry_service.identity.plans import load_plans
+from registry_service.rpc.border import Gate, GuardedServer, Tokens
+from registry_service.storage.models import Secret, Usage
 
 ADMIN, SERVICE = "admin-token-of-the-tests", "service-token-of-the-tests"
 AS_ADMIN = (("x-naru-admin-token", ADMIN),)

@@ -14,13 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry_service import answers
-from registry_service.answers import Expected, from_body, from_http_error, from_json, from_nothing, from_stream_error
-from registry_service.bodies import Body
 from registry_service.errors import ResultTooLargeError, ToolResponseInvalidError
-from registry_service.media import Kind, parse_media
-from registry_service.schemas import SchemaCheck
-from registry_service.streams import StreamedAnswer
+from registry_service.tools.json_schema import SchemaCheck
+from registry_service.upstreams.http import response as answers
+from registry_service.upstreams.http.body import Body
+from registry_service.upstreams.http.event_stream import StreamedAnswer
+from registry_service.upstreams.http.media_type import Kind, parse_media
+from registry_service.upstreams.http.response import (
+    Expected,
+    from_body,
+    from_http_error,
+    from_json,
+    from_nothing,
+    from_stream_error,
+)
 
 ANY = Expected("json", None)
 OBJECT = Expected("json", SchemaCheck(b'{"type":"object","required":["n"],"properties":{"n":{"type":"integer"}}}'))

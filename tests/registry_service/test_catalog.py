@@ -11,8 +11,6 @@ from sqlalchemy import delete, update
 
 from naru.v1 import accounts_pb2
 from registry_service.catalog import AbsentPlan, AccountEntry, Catalog, Running, ToolEntry, View
-from registry_service.database import Database
-from registry_service.definitions import Access, Definition, parse_definition
 from registry_service.errors import (
     LaneNotConfiguredError,
     NaruError,
@@ -22,9 +20,11 @@ from registry_service.errors import (
     ToolNotFoundError,
     ToolVersionAmbiguousError,
 )
-from registry_service.models import Account, Secret, Tool, ToolVersion
-from registry_service.plans import LANES, Plan
-from registry_service.schemas import SchemaCheck
+from registry_service.identity.plans import LANES, Plan
+from registry_service.storage.database import Database
+from registry_service.storage.models import Account, Secret, Tool, ToolVersion
+from registry_service.tools.definition import Access, Definition, parse_definition
+from registry_service.tools.json_schema import SchemaCheck
 from tests.registry_service.samples import definition, raw
 
 PLANS = {

@@ -8,10 +8,10 @@ import time
 import psutil
 import pytest
 
-from registry_service import checks as checks_module
-from registry_service.checks import TOO_SLOW, Checks
 from registry_service.errors import ServiceUnavailableError
-from registry_service.schemas import SchemaCheck
+from registry_service.tools import checks as checks_module
+from registry_service.tools.checks import TOO_SLOW, Checks
+from registry_service.tools.json_schema import SchemaCheck
 from tests.registry_service.samples import raw
 from tests.waiting import eventually
 

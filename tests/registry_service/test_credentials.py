@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from naru.v1 import accounts_pb2
-from registry_service import credentials
-from registry_service.credentials import Credential, authenticate, digest, parse_basic
 from registry_service.errors import AccountSuspendedError, UnauthenticatedError
+from registry_service.identity import credentials
+from registry_service.identity.credentials import Credential, authenticate, digest, parse_basic
 
 PEPPER = b"pepper-of-the-tests-of-32-bytes!"
 

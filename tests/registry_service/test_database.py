@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
-from registry_service import database as database_module
-from registry_service.database import (
+from registry_service.storage import database as database_module
+from registry_service.storage.database import (
     CATALOG_LOCK,
     UNAVAILABLE,
     Database,
@@ -19,8 +19,8 @@ from registry_service.database import (
     SqliteDatabase,
     executor_key,
 )
-from registry_service.migrations import UnknownRevisionError
-from registry_service.models import Secret, Tool
+from registry_service.storage.migrations import UnknownRevisionError
+from registry_service.storage.models import Secret, Tool
 from tests.postgresql import PostgresqlServer
 from tests.waiting import eventually
 
@@ -252,7 +252,7 @@ async def test_sqlite_a_file_is_free_after_its_owner_has_closed_or_died(sqlite_u
     first = await Database.open(sqlite_url)
     await first.close()
     owning = (
-        "import asyncio, sys\nfrom registry_service.database import Database\n"
+        "import asyncio, sys\nfrom registry_service.storage.database import Database\n"
         "asyncio.run(Database.open(sys.argv[1]))\nprint('mine', flush=True)\nsys.stdin.read()\n"
     )
     owner = await asyncio.create_subprocess_exec(

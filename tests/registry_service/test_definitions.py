@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from registry_service.definitions import (
+from registry_service.tools.definition import (
     MAX_DEFINITION_BYTES,
     Access,
     Definition,

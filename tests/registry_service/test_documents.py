@@ -4,8 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry_service import documents
-from registry_service.documents import MAX_NESTING, DocumentError, compact, join, members, read, same, token, too_deep
+from registry_service.tools import json_document as documents
+from registry_service.tools.json_document import (
+    MAX_NESTING,
+    DocumentError,
+    compact,
+    join,
+    members,
+    read,
+    same,
+    token,
+    too_deep,
+)
 
 numbers = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
 scalars = st.none() | st.booleans() | numbers | st.text()

@@ -8,11 +8,11 @@ from ipaddress import ip_network
 import aiohttp
 import pytest
 
-from registry_service.checks import Checks
-from registry_service.egress import ATTEMPT, MAX_INFORMATIONAL, AddressRefusedError, Attempt, Connector, Guard
-from registry_service.endpoint import EndpointClient
 from registry_service.errors import ToolResponseInvalidError
-from registry_service.requests import call_headers
+from registry_service.tools.checks import Checks
+from registry_service.upstreams.egress import ATTEMPT, MAX_INFORMATIONAL, AddressRefusedError, Attempt, Connector, Guard
+from registry_service.upstreams.http.client import EndpointClient
+from registry_service.upstreams.http.request import call_headers
 from tests.registry_service.test_endpoint import make_tool
 from tests.scripted_endpoint import ScriptedEndpoint
 from tests.waiting import eventually

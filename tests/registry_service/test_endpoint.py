@@ -9,10 +9,6 @@ import pytest
 
 from naru.v1 import errors_pb2
 from registry_service.catalog import Running, ToolEntry
-from registry_service.checks import Checks
-from registry_service.definitions import Definition, parse_definition
-from registry_service.egress import Attempt
-from registry_service.endpoint import EndpointClient
 from registry_service.errors import (
     ArgumentsInvalidError,
     ResultTooLargeError,
@@ -20,8 +16,12 @@ from registry_service.errors import (
     ToolResponseInvalidError,
     ToolUnreachableError,
 )
-from registry_service.requests import call_headers
-from registry_service.schemas import SchemaCheck
+from registry_service.tools.checks import Checks
+from registry_service.tools.definition import Definition, parse_definition
+from registry_service.tools.json_schema import SchemaCheck
+from registry_service.upstreams.egress import Attempt
+from registry_service.upstreams.http.client import EndpointClient
+from registry_service.upstreams.http.request import call_headers
 from tests.registry_service.samples import definition, raw
 from tests.scripted_endpoint import HANGUL, Script, ScriptedEndpoint, ndjson
 

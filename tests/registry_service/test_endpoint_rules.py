@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from registry_service.endpoint_rules import METHODS, PATH_ARGUMENT, SECRET, endpoint_faults
+from registry_service.tools.http_endpoint import METHODS, PATH_ARGUMENT, SECRET, endpoint_faults
 from tests.registry_service.samples import arguments
 
 SCHEMA = arguments(

@@ -24,21 +24,21 @@ from naru.v1 import (
     registry_pb2,
     registry_pb2_grpc,
 )
-from registry_service import calls as calls_module
 from registry_service import execution as execution_module
 from registry_service.accounts import AccountsServicer
-from registry_service.caller import CALLER, Caller
+from registry_service.calls import runner as calls_module
 from registry_service.catalog import Catalog
-from registry_service.checks import Checks
-from registry_service.credentials import parse_basic
-from registry_service.endpoint import EndpointClient
 from registry_service.execution import ExecutionServicer
-from registry_service.interceptors import Gate, GuardedServer, Tokens
-from registry_service.ledger import Ledger
-from registry_service.models import Call, CatalogRevision, Usage
-from registry_service.plans import load_plans
+from registry_service.identity.caller import CALLER, Caller
+from registry_service.identity.credentials import parse_basic
+from registry_service.identity.plans import load_plans
+from registry_service.ledger.ledger import Ledger
 from registry_service.registry import RegistryServicer
-from registry_service.telemetry import CALLS_RUNNING, METRICS
+from registry_service.rpc.border import Gate, GuardedServer, Tokens
+from registry_service.storage.models import Call, CatalogRevision, Usage
+from registry_service.telemetry.metrics import CALLS_RUNNING, METRICS
+from registry_service.tools.checks import Checks
+from registry_service.upstreams.http.client import EndpointClient
 from tests.registry_service.samples import definition, raw
 from tests.scripted_endpoint import LIMIT_SECONDS, Script, ScriptedEndpoint, ndjson
 from tests.waiting import eventually

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import asyncpg
 import pytest
 
-from registry_service.database import CATALOG_LOCK, Database, executor_key
+from registry_service.storage.database import CATALOG_LOCK, Database, executor_key
 from tests.postgresql import PostgresqlServer
 from tests.waiting import eventually
 

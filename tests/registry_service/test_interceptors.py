@@ -13,11 +13,12 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2
-from registry_service import errors, telemetry
-from registry_service.caller import CALLER
-from registry_service.credentials import Credential
-from registry_service.database import DatabaseUnreachableError
-from registry_service.interceptors import Gate, GuardedServer, Policy, Tokens, policy_of
+from registry_service import errors
+from registry_service.identity.caller import CALLER
+from registry_service.identity.credentials import Credential
+from registry_service.rpc.border import Gate, GuardedServer, Policy, Tokens, policy_of
+from registry_service.storage.database import DatabaseUnreachableError
+from registry_service.telemetry import metrics as telemetry
 
 ADMIN, SERVICE = "admin-token-of-the-tests", "service-token-of-the-tests"
 AS_ADMIN = (("x-naru-admin-token", ADMIN),)

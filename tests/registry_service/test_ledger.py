@@ -17,13 +17,13 @@ import structlog.testing
 from sqlalchemy import func, select, text, update
 
 from naru.v1 import errors_pb2, execution_pb2
-from registry_service import database as database_module
-from registry_service import journal
-from registry_service import ledger as ledger_module
-from registry_service.database import CATALOG_LOCK, Database, PostgresqlDatabase, SqliteDatabase
 from registry_service.errors import CallOutcomeUnknownError, ServiceUnavailableError
-from registry_service.ledger import MAX_GROUP, Admission, Ledger, new_call_id
-from registry_service.models import Call, Usage, now_micros
+from registry_service.ledger import journal
+from registry_service.ledger import ledger as ledger_module
+from registry_service.ledger.ledger import MAX_GROUP, Admission, Ledger, new_call_id
+from registry_service.storage import database as database_module
+from registry_service.storage.database import CATALOG_LOCK, Database, PostgresqlDatabase, SqliteDatabase
+from registry_service.storage.models import Call, Usage, now_micros
 from tests.postgresql import PostgresqlServer
 from tests.waiting import eventually
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from naru.v1 import registry_pb2
-from registry_service.definitions import Definition, parse_definition
-from registry_service.manifest import MAX_FAULTS, Entry, Known, plan_steps, read_manifest
+from registry_service.tools.definition import Definition, parse_definition
+from registry_service.tools.manifest import MAX_FAULTS, Entry, Known, plan_steps, read_manifest
 from tests.registry_service.samples import arguments, definition, nested, raw
 
 PLANS = ["lite", "pro"]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import ListToolsResult
 
-from registry_service import mcp_tools
-from registry_service.definitions import Definition, parse_definition
+from registry_service.tools import mcp_tool as mcp_tools
+from registry_service.tools.definition import Definition, parse_definition
 from tests.e2e.node_setup import NODE
 from tests.registry_service.samples import DRAFT_07, arguments, definition, raw
 

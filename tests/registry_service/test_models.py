@@ -2,8 +2,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, select
 
-from registry_service.database import Database
-from registry_service.models import Base, CatalogRevision
+from registry_service.storage.database import Database
+from registry_service.storage.models import Base, CatalogRevision
 
 
 def differences(connection: Connection, metadata: MetaData) -> list[object]:

@@ -1,7 +1,7 @@
 import pytest
 
 from registry_service.errors import LaneInvalidError, LaneNotAllowedError
-from registry_service.plans import LANES, Plan, PlansError, load_plans
+from registry_service.identity.plans import LANES, Plan, PlansError, load_plans
 
 
 def test_the_built_in_plans():

@@ -15,12 +15,12 @@ from naru.v1 import accounts_pb2, registry_pb2_grpc
 from naru.v1 import registry_pb2 as pb
 from registry_service import registry
 from registry_service.catalog import Catalog
-from registry_service.credentials import digest
-from registry_service.interceptors import Gate, GuardedServer, Tokens
-from registry_service.manifest import plan_steps
-from registry_service.models import Account, Secret, Tool, ToolVersion
-from registry_service.plans import Plan
+from registry_service.identity.credentials import digest
+from registry_service.identity.plans import Plan
 from registry_service.registry import RegistryServicer
+from registry_service.rpc.border import Gate, GuardedServer, Tokens
+from registry_service.storage.models import Account, Secret, Tool, ToolVersion
+from registry_service.tools.manifest import plan_steps
 from tests.registry_service.samples import arguments, definition, raw
 from tests.waiting import eventually
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.shared.inbound import find_invalid_x_mcp_header
 
-from registry_service.documents import token
-from registry_service.schemas import (
+from registry_service.tools.json_document import token
+from registry_service.tools.json_schema import (
     DIALECTS,
     MAX_SCHEMA_BYTES,
     MAX_VIOLATIONS,

@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
-from registry_service.database import Database
+from registry_service.storage.database import Database
 from tests.registry_service.certificates import make_certificates
 
 ADMIN, SERVICE = "admin-token-of-the-tests", "service-token-of-the-tests"

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from naru.environment import Bind
-from registry_service import telemetry
+from registry_service.telemetry import metrics as telemetry
 
 
 @pytest.fixture

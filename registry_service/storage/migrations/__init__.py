@@ -29,7 +29,7 @@ def upgrade(connection: Connection) -> None:
 
 def _config() -> Config:
     config = Config()
-    config.set_main_option("script_location", "registry_service:migrations")
+    config.set_main_option("script_location", "registry_service.storage:migrations")
     return config
 
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from naru.v1 import errors_pb2
-from registry_service.blocks import ContentBlock
 from registry_service.errors import Fact, ToolResponseInvalidError
-from registry_service.media import Kind, Media, decode_leniently, decode_text
-from registry_service.schemas import SchemaCheck, Violation
+from registry_service.tools.json_schema import SchemaCheck, Violation
+from registry_service.upstreams.http.media_type import Kind, Media, decode_leniently, decode_text
+from registry_service.upstreams.mcp_content import ContentBlock
 
 # What a client is shown of the body of an HTTP error, in bytes.
 ERROR_BODY_BYTES = 64 * 1024

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from registry_service.documents import DocumentError, Fault, compact, members, read, shown, token
-from registry_service.endpoint_rules import endpoint_faults
-from registry_service.schemas import schema_faults
+from registry_service.tools.http_endpoint import endpoint_faults
+from registry_service.tools.json_document import DocumentError, Fault, compact, members, read, shown, token
+from registry_service.tools.json_schema import schema_faults
 
 MAX_DEFINITION_BYTES = 1024 * 1024
 MAX_TEXT = 16 * 1024

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jsonschema_rs
 
-from registry_service.applications import Below, Place
+from registry_service.tools.schema_walk import Below, Place
 
 # A pattern that compiles to more is refused, and all patterns of a schema together may have four times as much.
 MAX_PATTERN_BYTES = 2 * 1024 * 1024

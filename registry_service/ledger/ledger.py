@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import structlog
 
 from naru.v1 import execution_pb2
-from registry_service.database import UNAVAILABLE, Database, DatabaseUnreachableError
 from registry_service.errors import CallOutcomeUnknownError, ServiceUnavailableError
-from registry_service.journal import ROW_FAULTS, Entry, OutcomeInDoubtError, Settlement, journal
-from registry_service.models import now_micros
-from registry_service.orphans import Orphans
-from registry_service.telemetry import LEDGER_COMMIT_SECONDS, LEDGER_GROUP_SIZE
+from registry_service.ledger.journal import ROW_FAULTS, Entry, OutcomeInDoubtError, Settlement, journal
+from registry_service.ledger.orphans import Orphans
+from registry_service.storage.database import UNAVAILABLE, Database, DatabaseUnreachableError
+from registry_service.storage.models import now_micros
+from registry_service.telemetry.metrics import LEDGER_COMMIT_SECONDS, LEDGER_GROUP_SIZE
 
 MAX_GROUP = 512
 # A group waits for more calls until this long after the last one began, for each call that is under way: a lone call

@@ -7,8 +7,8 @@ the moment in which it connects anew, so there an executor has to look dead twic
 from sqlalchemy import select, update
 
 from naru.v1 import errors_pb2, execution_pb2
-from registry_service.database import Database
-from registry_service.models import Call, now_micros
+from registry_service.storage.database import Database
+from registry_service.storage.models import Call, now_micros
 
 
 class Orphans:

@@ -6,8 +6,19 @@ from typing import NamedTuple
 from packaging.version import Version
 
 from naru.v1 import registry_pb2
-from registry_service.definitions import Definition, name_fault, parse_definition, read_version
-from registry_service.documents import DocumentError, Fault, compact, items, join, members, read, same, shown, token
+from registry_service.tools.definition import Definition, name_fault, parse_definition, read_version
+from registry_service.tools.json_document import (
+    DocumentError,
+    Fault,
+    compact,
+    items,
+    join,
+    members,
+    read,
+    same,
+    shown,
+    token,
+)
 
 MAX_FAULTS = 100
 

@@ -8,21 +8,28 @@ from pathlib import Path
 import aiohttp
 
 from naru.v1 import errors_pb2
-from registry_service.answers import ERROR_BODY_BYTES, Answer, from_body, from_http_error, from_nothing, refuse
-from registry_service.bodies import Body
 from registry_service.catalog import ToolEntry
-from registry_service.checks import Checks
-from registry_service.egress import ATTEMPT, Attempt, Connector, Guard, Network
 from registry_service.errors import (
     Fact,
     ToolRefusedError,
     ToolResponseInvalidError,
     ToolUnreachableError,
 )
-from registry_service.media import Kind, Media, parse_media
-from registry_service.requests import Request, Route
-from registry_service.secret_files import SecretFiles
-from registry_service.streams import OnProgress, StreamedAnswer
+from registry_service.tools.checks import Checks
+from registry_service.upstreams.egress import ATTEMPT, Attempt, Connector, Guard, Network
+from registry_service.upstreams.http.body import Body
+from registry_service.upstreams.http.event_stream import OnProgress, StreamedAnswer
+from registry_service.upstreams.http.media_type import Kind, Media, parse_media
+from registry_service.upstreams.http.request import Request, Route
+from registry_service.upstreams.http.response import (
+    ERROR_BODY_BYTES,
+    Answer,
+    from_body,
+    from_http_error,
+    from_nothing,
+    refuse,
+)
+from registry_service.upstreams.secrets import SecretFiles
 
 # How long one address may take to accept a connection. The call's own deadline holds besides.
 CONNECT_SECONDS = 10.0

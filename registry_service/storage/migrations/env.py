@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from registry_service.models import Base
+from registry_service.storage.models import Base
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=Base.metadata)
 with context.begin_transaction():

@@ -3,7 +3,7 @@
 from contextvars import ContextVar
 from typing import NamedTuple
 
-from registry_service.credentials import Credential
+from registry_service.identity.credentials import Credential
 
 
 class Caller(NamedTuple):

@@ -11,10 +11,10 @@ from typing import NamedTuple, NoReturn
 import jsonschema_rs
 import msgspec
 
-from registry_service.applications import REFERENCES, Place, endless_or_too_many, resolve
-from registry_service.applications import in_place as in_place
-from registry_service.documents import Fault, shown, token, too_deep
-from registry_service.schema_cost import MAX_PATTERN_BYTES, MAX_PATTERNS_BYTES, pattern_size, patterns, rates
+from registry_service.tools.json_document import Fault, shown, token, too_deep
+from registry_service.tools.schema_cost import MAX_PATTERN_BYTES, MAX_PATTERNS_BYTES, pattern_size, patterns, rates
+from registry_service.tools.schema_walk import REFERENCES, Place, endless_or_too_many, resolve
+from registry_service.tools.schema_walk import in_place as in_place
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_NESTING = 64

@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from registry_service.answers import Answer, Expected, from_json, from_stream_error, parse_with
 from registry_service.errors import ResultTooLargeError, ToolResponseInvalidError
-from registry_service.media import Kind, Media, decode_text
+from registry_service.upstreams.http.media_type import Kind, Media, decode_text
+from registry_service.upstreams.http.response import Answer, Expected, from_json, from_stream_error, parse_with
 
 # What a whole stream may hold, in results of the greatest size: progress adds up over an hour.
 STREAM_FACTOR = 8

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 
 import asyncpg
 
-from registry_service.database import (
+from registry_service.storage.database import (
     CATALOG_LOCK,
     Database,
     DatabaseUnreachableError,

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
-from registry_service.documents import Fault, shown, token
-from registry_service.plans import LANES
-from registry_service.schemas import in_place
+from registry_service.identity.plans import LANES
+from registry_service.tools.json_document import Fault, shown, token
+from registry_service.tools.json_schema import in_place
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 RESULTS = ("json", "mcp")

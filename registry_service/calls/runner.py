@@ -9,11 +9,7 @@ from typing import NamedTuple, TypeAlias
 import structlog
 
 from naru.v1 import errors_pb2, execution_pb2, wire
-from registry_service.answers import Answer
-from registry_service.caller import Caller
 from registry_service.catalog import AccountEntry, Catalog, ToolEntry, View
-from registry_service.egress import Attempt
-from registry_service.endpoint import EndpointClient
 from registry_service.errors import (
     CallOutcomeUnknownError,
     Fact,
@@ -23,10 +19,14 @@ from registry_service.errors import (
     ToolFailedError,
     ToolTimedOutError,
 )
-from registry_service.ledger import Admission, Ledger, new_call_id
-from registry_service.models import now_micros
-from registry_service.requests import Request, call_headers, child_of
-from registry_service.telemetry import CALLS_RUNNING, PROGRESS_DROPPED, observe_call
+from registry_service.identity.caller import Caller
+from registry_service.ledger.ledger import Admission, Ledger, new_call_id
+from registry_service.storage.models import now_micros
+from registry_service.telemetry.metrics import CALLS_RUNNING, PROGRESS_DROPPED, observe_call
+from registry_service.upstreams.egress import Attempt
+from registry_service.upstreams.http.client import EndpointClient
+from registry_service.upstreams.http.request import Request, call_headers, child_of
+from registry_service.upstreams.http.response import Answer
 
 # How often a call is prepared anew because the catalog changed before it could be admitted.
 ADMISSION_ATTEMPTS = 5

@@ -32,8 +32,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
-from registry_service import migrations
-from registry_service.models import CatalogRevision
+from registry_service.storage import migrations
+from registry_service.storage.models import CatalogRevision
 
 # Keys of advisory locks: two 32-bit numbers, of which the first is "naru". Executors have the space of 64-bit keys.
 CATALOG_LOCK = (0x6E617275, 1)

@@ -19,11 +19,11 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from registry_service.answers import Expected
 from registry_service.catalog import ToolEntry
-from registry_service.documents import token
-from registry_service.endpoint_rules import PATH_ARGUMENT, SECRET
 from registry_service.errors import ArgumentsInvalidError, Fact
+from registry_service.tools.http_endpoint import PATH_ARGUMENT, SECRET
+from registry_service.tools.json_document import token
+from registry_service.upstreams.http.response import Expected
 
 USER_AGENT = "naru"
 ACCEPT = "application/json, application/x-ndjson, text/event-stream, */*;q=0.1"

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator
 import msgspec
 import structlog
 
-from registry_service.check_process import ANSWER, CHECK_SECONDS, REQUEST, main
 from registry_service.errors import ServiceUnavailableError
-from registry_service.schemas import SchemaCheck, Violation
+from registry_service.tools.check_process import ANSWER, CHECK_SECONDS, REQUEST, main
+from registry_service.tools.json_schema import SchemaCheck, Violation
 
 # How many run at once, and how long one may wait for its turn and its end.
 PROCESSES = 2

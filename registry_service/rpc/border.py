@@ -18,11 +18,11 @@ import structlog
 from google.protobuf.message import Message
 
 from naru.v1 import errors_pb2, wire
-from registry_service.caller import CALLER, Caller
-from registry_service.credentials import parse_basic
-from registry_service.database import UNAVAILABLE
 from registry_service.errors import NaruError, ServiceUnavailableError, TokenInvalidError
-from registry_service.telemetry import GRPC_REQUESTS
+from registry_service.identity.caller import CALLER, Caller
+from registry_service.identity.credentials import parse_basic
+from registry_service.storage.database import UNAVAILABLE
+from registry_service.telemetry.metrics import GRPC_REQUESTS
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Behaviour: TypeAlias = Callable[[Any, Context], Any]
