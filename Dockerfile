@@ -9,6 +9,8 @@ COPY pyproject.toml README.md LICENSE /src/
 COPY proto /src/proto
 COPY gateway /src/gateway
 COPY registry_service /src/registry_service
+COPY naru_cli /src/naru_cli
+COPY ops /src/ops
 COPY examples /src/examples
 RUN /opt/venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation /src
 

@@ -24,7 +24,7 @@ help: ## Tell the targets
 
 .PHONY: run
 run: $(VENV)/.demo ## Run registry, gateway and demo tools here; state in .naru/
-	@$(PY) -m examples.run
+	@$(PY) -m ops.run
 
 .PHONY: test
 test: $(VENV)/.dev ## Run every test, two at a time

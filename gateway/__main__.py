@@ -6,9 +6,9 @@ import sys
 
 import uvloop
 
-from gateway.server import serve
+from gateway.http.server import serve
 from gateway.settings import Settings
-from gateway.telemetry import configure_logs
+from gateway.telemetry.metrics import configure_logs
 from naru.environment import SettingError
 
 

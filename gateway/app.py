@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.endpoint import Elsewhere, McpEndpoint
-from gateway.errors import is_token_refused
-from gateway.mcp import Edge
+from gateway.failures.table import is_token_refused
+from gateway.mcp.methods import Edge
+from gateway.mcp.revisions import Server, Shapes
+from gateway.mcp_endpoint import Elsewhere, McpEndpoint
 from gateway.registry_client import Link, watched
-from gateway.revisions import Server, Shapes
 from gateway.settings import Settings
 from naru.v1 import wire
 from naru.v1.accounts_pb2 import AuthenticateRequest

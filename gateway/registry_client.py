@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import grpc
 from structlog.typing import FilteringBoundLogger
 
-from gateway.errors import Failure
+from gateway.failures.table import Failure
 
 _READY = grpc.ChannelConnectivity.READY
 # A connection is on its way: soon there is one, or word that there is none.

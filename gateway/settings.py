@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
-from gateway.locales import Locale
+from gateway.http.language import Locale
 from naru.environment import (
     LEVELS,
     Bind,

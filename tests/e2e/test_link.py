@@ -252,7 +252,7 @@ class TestToken:
         """What `naru doctor` says of this pair, which it must not call healthy."""
         credential = scene.client.credential
         process = scene.stack.run(
-            "registry_service.cli.app",
+            "naru_cli.app",
             "doctor",
             settings={
                 "NARU_REGISTRY": scene.stack.registries[0].address,

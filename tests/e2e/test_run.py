@@ -108,7 +108,7 @@ def test_a_second_run_in_the_same_directory_is_refused(run):
 
 def refused(directory: Path, settings: dict[str, str]) -> tuple[int, str]:
     """A run that ends by itself: its exit code and what it says on standard error."""
-    command = [sys.executable, "-m", "examples.run"]
+    command = [sys.executable, "-m", "ops.run"]
     answer = subprocess.run(
         command, capture_output=True, text=True, timeout=60, cwd=directory, env=environment(settings), check=False
     )

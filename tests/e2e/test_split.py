@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from registry_service.cli.access import Access
+from naru_cli.access import Access
 from tests.e2e.processes import Process, Stack
 from tests.scripted_endpoint import ScriptedEndpoint
 
@@ -23,9 +23,7 @@ class Split(NamedTuple):
 
     def naru(self, *arguments: str, **settings: str) -> tuple[int, str]:
         """Runs the command; returns its exit code and what it says."""
-        process = self.stack.run(
-            "registry_service.cli.app", *arguments, name="naru", settings={**self.environment, **settings}
-        )
+        process = self.stack.run("naru_cli.app", *arguments, name="naru", settings={**self.environment, **settings})
         return process.wait_exit(), process.tail(100)
 
     def doctor(self, **settings: str) -> tuple[int, dict[str, dict[str, str]]]:

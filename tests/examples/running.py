@@ -22,7 +22,7 @@ def environment(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 class Run:
-    """`python -m examples.run` in `directory`; a context manager that waits for `ready`, and stops it.
+    """`python -m ops.run` in `directory`; a context manager that waits for `ready`, and stops it.
 
     It leads a process group, as `make run` does at a terminal. `settings` are environment variables.
     """
@@ -32,7 +32,7 @@ class Run:
         self.output = directory / "run.out"
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "examples.run"],
+                [sys.executable, "-m", "ops.run"],
                 cwd=directory,
                 env=environment(settings),
                 stdin=subprocess.DEVNULL,

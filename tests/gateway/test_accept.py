@@ -1,4 +1,4 @@
-"""gateway/accept.py: media ranges are parsed, not searched for."""
+"""gateway/http/accept.py: media ranges are parsed, not searched for."""
 
 import time
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.accept import Accept, Carriage, accept, content_type_ok, single
+from gateway.http.accept import Accept, Carriage, accept, content_type_ok, single
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
-from gateway.errors import TABLE, Surface, Wording, describe, described_violations, failure_of
-from gateway.locales import Locale
-from gateway.messages import SENTENCES, next_action, sentence
+from gateway.failures.sentences import SENTENCES, next_action, sentence
+from gateway.failures.table import TABLE, Surface, Wording, describe, described_violations, failure_of
+from gateway.http.language import Locale
 from naru.v1.errors_pb2 import Reason
 
 MCP_REASONS = {name for name, number in Reason.items() if 1 <= number < 100}

@@ -1,4 +1,4 @@
-"""gateway/frames.py, on a real ASGI server and real sockets.
+"""gateway/http/answers.py, on a real ASGI server and real sockets.
 
 What a test waits for is always something that happened (a frame read, an event set); the timeout is only how long a
 broken product may hold it up.
@@ -16,10 +16,10 @@ import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import frames
-from gateway.accept import Carriage
-from gateway.frames import Answer, Answers, Frame, Item, one_line
-from gateway.progress import Progress, progress_message
+from gateway.http import answers as frames
+from gateway.http.accept import Carriage
+from gateway.http.answers import Answer, Answers, Frame, Item, one_line
+from gateway.mcp.progress import Progress, progress_message
 
 PATIENCE = 10.0
 # Longer than any test lasts.

@@ -1,4 +1,4 @@
-"""gateway/headers.py: the ladder of 2026-07-28."""
+"""gateway/mcp/mirrored_headers.py: the ladder of 2026-07-28."""
 
 import base64
 
@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.headers import check_modern, decode_value, values
-from gateway.jsonrpc import Message, ProtocolError, decode
-from gateway.params import meta_of
+from gateway.mcp.jsonrpc import Message, ProtocolError, decode
+from gateway.mcp.mirrored_headers import check_modern, decode_value, values
+from gateway.mcp.params import meta_of
 
 CLAIM = '"io.modelcontextprotocol/protocolVersion":"2026-07-28"'
 CAPABLE = '"io.modelcontextprotocol/clientCapabilities":{}'

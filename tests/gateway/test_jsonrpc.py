@@ -1,4 +1,4 @@
-"""gateway/jsonrpc.py: what is accepted, what is refused, and that everything accepted stays as sent."""
+"""gateway/mcp/jsonrpc.py: what is accepted, what is refused, and that everything accepted stays as sent."""
 
 import json
 import time
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.jsonrpc import Message, ProtocolError, Response, decode, error, is_id, notification, obj, result
+from gateway.mcp.jsonrpc import Message, ProtocolError, Response, decode, error, is_id, notification, obj, result
 
 
 def refusal(body: bytes) -> ProtocolError:

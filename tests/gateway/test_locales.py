@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.locales import preferred_locale
+from gateway.http.language import preferred_locale
 
 
 @pytest.mark.parametrize(

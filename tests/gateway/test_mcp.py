@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import grpc
 import pytest
 
-from gateway.errors import TABLE, Surface
+from gateway.failures.table import TABLE, Surface
 from naru.v1 import errors_pb2
 from naru.v1.execution_pb2 import CallToolEvent, CallToolRequest
 from naru.v1.registry_pb2 import ListCatalogResponse

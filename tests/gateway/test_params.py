@@ -1,11 +1,11 @@
-"""gateway/params.py: parameters and `_meta`, with faults that name the member."""
+"""gateway/mcp/params.py: parameters and `_meta`, with faults that name the member."""
 
 import json
 
 import pytest
 
-from gateway.jsonrpc import Message, ProtocolError
-from gateway.params import (
+from gateway.mcp.jsonrpc import Message, ProtocolError
+from gateway.mcp.params import (
     NO_META,
     CallToolParams,
     Meta,

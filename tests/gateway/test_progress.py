@@ -1,4 +1,4 @@
-"""gateway/progress.py: strictly increasing, a burst of 20, then 10 a second, and the last is never lost."""
+"""gateway/mcp/progress.py: strictly increasing, a burst of 20, then 10 a second, and the last is never lost."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.progress import Pace, Progress, number, progress_message
+from gateway.mcp.progress import Pace, Progress, number, progress_message
 
 
 class Simulation:

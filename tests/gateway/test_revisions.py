@@ -1,12 +1,12 @@
-"""gateway/revisions.py: who is asking, and the shape of what they get."""
+"""gateway/mcp/revisions.py: who is asking, and the shape of what they get."""
 
 import json
 
 import pytest
 
-from gateway.accept import accept
-from gateway.params import NO_META, Meta
-from gateway.revisions import (
+from gateway.http.accept import accept
+from gateway.mcp.params import NO_META, Meta
+from gateway.mcp.revisions import (
     ASSUMED,
     LATEST,
     LATEST_LEGACY,

@@ -8,7 +8,7 @@ import logging
 import pytest
 import structlog
 
-from gateway.telemetry import (
+from gateway.telemetry.metrics import (
     GatheredLines,
     Metrics,
     accepted_id,

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from registry_service.cli import app as cli
-from registry_service.cli.access import with_facts
-from registry_service.cli.results import CallResult
+from naru_cli import app as cli
+from naru_cli.access import with_facts
+from naru_cli.results import CallResult
 from tests.examples.running import Run, environment
 
 
@@ -343,7 +343,7 @@ def test_a_credential_that_cannot_be_saved_after_all_is_shown(naru, tmp_path, mo
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("registry_service.cli.secret_file.os.write", full)
+    monkeypatch.setattr("naru_cli.secret_file.os.write", full)
     said = naru("account", "create", "saved", "--save", str(tmp_path / "file"), "--json")
     assert (said.code, "No space left" in said.err) == (1, True)
     monkeypatch.undo()
@@ -353,7 +353,7 @@ def test_a_credential_that_cannot_be_saved_after_all_is_shown(naru, tmp_path, mo
 
 def test_ids_are_whole_in_a_narrow_terminal(run, account):
     terminal, end = pty.openpty()
-    command = [sys.executable, "-m", "registry_service.cli.app", "account", "list"]
+    command = [sys.executable, "-m", "naru_cli.app", "account", "list"]
     variables = environment({"TERM": "dumb", "COLUMNS": "80"})
     with subprocess.Popen(command, cwd=run.directory, env=variables, stdout=end, stderr=subprocess.STDOUT) as process:
         os.close(end)
@@ -622,7 +622,7 @@ def test_errors_are_json_too(naru):
 def test_progress_is_a_bar_at_a_terminal(run):
     """Only a process with a terminal of its own can show it."""
     terminal, end = pty.openpty()
-    command = [sys.executable, "-m", "registry_service.cli.app", "call", "slow_report", "--arg", "seconds=1", "--json"]
+    command = [sys.executable, "-m", "naru_cli.app", "call", "slow_report", "--arg", "seconds=1", "--json"]
     variables = environment({"TERM": "xterm", "COLUMNS": "100"})
     with subprocess.Popen(command, cwd=run.directory, env=variables, stdout=subprocess.PIPE, stderr=end) as process:
         os.close(end)
@@ -639,7 +639,7 @@ def test_what_a_terminal_would_obey_does_not_reach_it(run, answering, options):
     obeyed = "\x1b\x07\x7f\x9b\u061c\u200e\u200f\u202a\u202e\u2066\u2069"
     result = {"content": [text_block(f"first{obeyed}last")]}
     assert obeyed in answering(result).out  # into a pipe everything goes as it came
-    command = [sys.executable, "-m", "registry_service.cli.app", "call", "echo.mcp", "--args", json.dumps(result)]
+    command = [sys.executable, "-m", "naru_cli.app", "call", "echo.mcp", "--args", json.dumps(result)]
     terminal, end = pty.openpty()
     variables = environment({"TERM": "dumb", "COLUMNS": "200"})
     with subprocess.Popen([*command, *options], cwd=run.directory, env=variables, stdout=end, stderr=end) as call:
@@ -742,7 +742,7 @@ def test_a_call_that_takes_too_long_is_given_up(naru):
 
 def test_ctrl_c_names_the_call(run):
     terminal, end = pty.openpty()
-    command = [sys.executable, "-m", "registry_service.cli.app", "call", "slow_report"]
+    command = [sys.executable, "-m", "naru_cli.app", "call", "slow_report"]
     command += ["--args", '{"seconds":5,"steps":600}']
     variables = environment({"TERM": "xterm", "COLUMNS": "200"})
     with subprocess.Popen(command, cwd=run.directory, env=variables, stdout=subprocess.DEVNULL, stderr=end) as call:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from registry_service.cli import app as cli
-from registry_service.cli.access import Access
-from registry_service.cli.endpoints import guarded
+from naru_cli import app as cli
+from naru_cli.access import Access
+from naru_cli.endpoints import guarded
 from tests.examples.running import FREE_PORTS, Run, environment
 
 # A deleted tool's numbers are not used again.

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from registry_service.cli import manifest_file
-from registry_service.cli.manifest_file import ManifestError, Place
+from naru_cli import manifest_file
+from naru_cli.manifest_file import ManifestError, Place
 
 
 def text_of(source: str | bytes, **variables: str) -> str:

@@ -8,10 +8,10 @@ import typer
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from naru.v1 import accounts_pb2
-from registry_service.cli import output as out
-from registry_service.cli.access import CliError, Exit
-from registry_service.cli.command import AsJson, access, accounts, command, new_app, pages
-from registry_service.cli.secret_file import reserved
+from naru_cli import output as out
+from naru_cli.access import CliError, Exit
+from naru_cli.command import AsJson, access, accounts, command, new_app, pages
+from naru_cli.secret_file import reserved
 
 app = new_app(help="Makes accounts and changes them.")
 

@@ -13,9 +13,11 @@ from typing import TypeAlias
 
 import structlog
 
-from gateway import jsonrpc
-from gateway.accept import Carriage, accept, content_type_ok, single
-from gateway.asgi import (
+from gateway.failures.table import Failure, Wording
+from gateway.http.accept import Carriage, accept, content_type_ok, single
+from gateway.http.answers import Answer, Answers, Frame
+from gateway.http.authorization import credential_of
+from gateway.http.body import (
     App,
     BodyTooLarge,
     ClientGone,
@@ -31,12 +33,9 @@ from gateway.asgi import (
     text,
     whole_body,
 )
-from gateway.auth import credential_of
-from gateway.errors import Failure, Wording
-from gateway.frames import Answer, Answers, Frame
-from gateway.headers import check_modern
-from gateway.locales import preferred_locale
-from gateway.mcp import (
+from gateway.http.language import preferred_locale
+from gateway.mcp import jsonrpc
+from gateway.mcp.methods import (
     KNOWN_METHODS,
     METHODS,
     SELF_AUTHENTICATED,
@@ -46,10 +45,11 @@ from gateway.mcp import (
     failure_frame,
     protocol_frame,
 )
-from gateway.params import NO_META, meta_of
-from gateway.revisions import Era, identify
+from gateway.mcp.mirrored_headers import check_modern
+from gateway.mcp.params import NO_META, meta_of
+from gateway.mcp.revisions import Era, identify
 from gateway.settings import Settings
-from gateway.telemetry import Metrics, accepted_id, continued_trace, fresh_ids, new_trace
+from gateway.telemetry.metrics import Metrics, accepted_id, continued_trace, fresh_ids, new_trace
 
 _CORS_REQUEST_HEADERS = (
     b"authorization, content-type, accept, accept-language, last-event-id, mcp-method, mcp-name, mcp-protocol-version, "

@@ -9,7 +9,7 @@ from functools import lru_cache
 from string import Formatter
 from typing import NamedTuple
 
-from gateway.locales import Locale
+from gateway.http.language import Locale
 
 _MAX_FACT_LENGTH = 120
 

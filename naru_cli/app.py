@@ -13,11 +13,11 @@ import msgspec
 import typer
 
 from naru.v1 import errors_pb2, execution_pb2
-from registry_service.cli import accounts, answer_file, doctor, results, tools
-from registry_service.cli import output as out
-from registry_service.cli.access import CliError, Exit
-from registry_service.cli.call import Course, Gateway, Reply, arguments_of
-from registry_service.cli.command import AsJson, access, command, execution, new_app
+from naru_cli import accounts, answer_file, doctor, results, tools
+from naru_cli import output as out
+from naru_cli.access import CliError, Exit
+from naru_cli.call import Course, Gateway, Reply, arguments_of
+from naru_cli.command import AsJson, access, command, execution, new_app
 
 HELP = (
     "Runs Naru's tools and looks after its registry.\n\n"

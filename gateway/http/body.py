@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from gateway.headers import values
+from gateway.mcp.mirrored_headers import values
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Event: TypeAlias = MutableMapping[str, Any]

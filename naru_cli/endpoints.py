@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from naru.v1 import registry_pb2, registry_pb2_grpc
-from registry_service.cli.access import Access, CliError
-from registry_service.cli.command import connected
-from registry_service.cli.finding import Finding, State
+from naru_cli.access import Access, CliError
+from naru_cli.command import connected
+from naru_cli.finding import Finding, State
 from registry_service.upstreams.egress import Guard, Network
 
 CONNECT_SECONDS = 3.0

@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperCommand
 
 from naru.v1 import accounts_pb2_grpc, execution_pb2_grpc, registry_pb2_grpc
-from registry_service.cli import output as out
-from registry_service.cli.access import RPC_TIMEOUT, RPC_TIMEOUTS, Access, CliError, admin_metadata, open_channel
+from naru_cli import output as out
+from naru_cli.access import RPC_TIMEOUT, RPC_TIMEOUTS, Access, CliError, admin_metadata, open_channel
 
 EPILOG = (
     "Exit codes: 0 done · 1 failure · 2 wrong usage · 3 no such tool, version, account, secret or call · 4 token or "

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from gateway.locales import Locale
-from gateway.messages import next_action, sentence
+from gateway.failures.sentences import next_action, sentence
+from gateway.http.language import Locale
 from naru.v1 import wire
 
 # How gRPC words the failures of a request that no connection ever carried. There is no other sign of it in grpc.aio:

@@ -6,13 +6,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from examples.addresses import Addresses
 from naru.v1 import accounts_pb2, registry_pb2
-from registry_service.cli import manifest_file
-from registry_service.cli.access import Access, CliError, Exit, write_private
-from registry_service.cli.command import accounts, registry
+from naru_cli import manifest_file
+from naru_cli.access import Access, CliError, Exit, write_private
+from naru_cli.command import accounts, registry
+from ops.addresses import Addresses
 
-MANIFEST = Path(__file__).with_name("tools.yaml")
+MANIFEST = Path(__file__).parents[1] / "examples" / "tools.yaml"
 # Where the manifest's versions are at home; see `labelled`.
 HOMES = (Addresses.DEMO_URL, "http://demo:9000")
 

@@ -9,9 +9,9 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Raw
 
-from gateway.jsonrpc import Message, ProtocolError, string
-from gateway.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION, Meta
-from gateway.revisions import LATEST, SUPPORTED
+from gateway.mcp.jsonrpc import Message, ProtocolError, string
+from gateway.mcp.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION, Meta
+from gateway.mcp.revisions import LATEST, SUPPORTED
 
 RawHeaders: TypeAlias = Iterable[tuple[bytes, bytes]]
 

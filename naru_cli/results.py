@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import msgspec
 
 from naru.v1.errors_pb2 import Reason
-from registry_service.cli import answer_file
-from registry_service.cli.access import EXITS_BY_REASON, CliError, Exit, is_told, with_facts
-from registry_service.cli.call import Reply, telling
-from registry_service.cli.output import note, show, show_json
+from naru_cli import answer_file
+from naru_cli.access import EXITS_BY_REASON, CliError, Exit, is_told, with_facts
+from naru_cli.call import Reply, telling
+from naru_cli.output import note, show, show_json
 
 # The results that say that the tool was never asked, and why: exit codes as if they were errors.
 NEVER_ASKED = frozenset(["ARGUMENTS_INVALID", "PERMISSION_DENIED"])

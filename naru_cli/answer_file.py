@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from registry_service.cli.access import CliError, Exit
+from naru_cli.access import CliError, Exit
 
 
 def check(path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from gateway.errors import Failure
+from gateway.failures.table import Failure
 
 MAX_AUTHORIZATION_BYTES = 4096
 

@@ -8,11 +8,11 @@ import msgspec
 import typer
 
 from naru.v1 import registry_pb2
-from registry_service.cli import manifest_file
-from registry_service.cli import output as out
-from registry_service.cli.access import MAX_MESSAGE, CliError, Exit
-from registry_service.cli.call import type_names
-from registry_service.cli.command import AsJson, command, new_app, pages, registry
+from naru_cli import manifest_file
+from naru_cli import output as out
+from naru_cli.access import MAX_MESSAGE, CliError, Exit
+from naru_cli.call import type_names
+from naru_cli.command import AsJson, command, new_app, pages, registry
 
 app = new_app(help="Registers, activates and shows tools.")
 

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.accept import Carriage
-from gateway.progress import EARLY, Pace, Progress, progress_message
+from gateway.http.accept import Carriage
+from gateway.mcp.progress import EARLY, Pace, Progress, progress_message
 
 NO_HEADERS: Mapping[str, str] = {}
 

@@ -15,10 +15,7 @@ import grpc
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from gateway import jsonrpc
-from gateway.accept import Accept, Carriage
-from gateway.auth import Credential, Unauthenticated, challenges
-from gateway.errors import (
+from gateway.failures.table import (
     TABLE,
     Failure,
     Surface,
@@ -28,13 +25,16 @@ from gateway.errors import (
     failure_of,
     is_token_refused,
 )
-from gateway.frames import Frame
-from gateway.jsonrpc import Message
-from gateway.params import NO_META, Meta, call_tool_params, initialize_version, list_tools_cursor
-from gateway.progress import Progress
+from gateway.http.accept import Accept, Carriage
+from gateway.http.answers import Frame
+from gateway.http.authorization import Credential, Unauthenticated, challenges
+from gateway.mcp import jsonrpc
+from gateway.mcp.jsonrpc import Message
+from gateway.mcp.params import NO_META, Meta, call_tool_params, initialize_version, list_tools_cursor
+from gateway.mcp.progress import Progress
+from gateway.mcp.revisions import Dialect, Era, Shapes, arguments_are_protocol_errors, progress_token
 from gateway.registry_client import Link
-from gateway.revisions import Dialect, Era, Shapes, arguments_are_protocol_errors, progress_token
-from gateway.telemetry import Metrics, Trace
+from gateway.telemetry.metrics import Metrics, Trace
 from naru.v1 import wire
 from naru.v1.accounts_pb2 import AuthenticateRequest
 from naru.v1.errors_pb2 import Reason

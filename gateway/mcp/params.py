@@ -5,7 +5,7 @@ import re
 import msgspec
 from msgspec import Raw, field
 
-from gateway.jsonrpc import Message, ProtocolError, is_id, string
+from gateway.mcp.jsonrpc import Message, ProtocolError, is_id, string
 
 PROTOCOL_VERSION = "io.modelcontextprotocol/protocolVersion"
 CLIENT_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"

@@ -11,9 +11,9 @@ import secrets
 import sys
 from pathlib import Path
 
-from examples.registration import StartError, apply_manifest, provide_account
-from registry_service.cli import manifest_file
-from registry_service.cli.access import Access, CliError, write_private
+from naru_cli import manifest_file
+from naru_cli.access import Access, CliError, write_private
+from ops.registration import StartError, apply_manifest, provide_account
 
 ROOT = Path("/run/naru")
 CREDENTIALS = ROOT / "demo" / "credentials"
@@ -53,7 +53,7 @@ def register() -> None:
 def main() -> int:
     steps = {"secrets": make_secrets, "register": register}
     if len(sys.argv) != 2 or sys.argv[1] not in steps:
-        sys.stderr.write(f"usage: python -m examples.setup {'|'.join(steps)}\n")
+        sys.stderr.write(f"usage: python -m ops.setup {'|'.join(steps)}\n")
         return 2
     try:
         steps[sys.argv[1]]()

@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from gateway.jsonrpc import notification, obj, text
+from gateway.mcp.jsonrpc import notification, obj, text
 
 BURST = 20
 PER_SECOND = 10.0

@@ -24,11 +24,8 @@ from typing import TextIO
 import aiohttp
 import msgspec
 
-from examples.addresses import AddressError, Addresses
-from examples.processes import Child, StopSignals, stop
-from examples.registration import StartError, apply_manifest, provide_account, renew_secret
-from registry_service.cli import manifest_file
-from registry_service.cli.access import (
+from naru_cli import manifest_file
+from naru_cli.access import (
     ADMIN_TOKEN_FILE,
     CREDENTIAL_FILE,
     RUN_FILE,
@@ -37,7 +34,10 @@ from registry_service.cli.access import (
     CliError,
     write_private,
 )
-from registry_service.cli.call import Gateway, basic, envelope
+from naru_cli.call import Gateway, basic, envelope
+from ops.addresses import AddressError, Addresses
+from ops.processes import Child, StopSignals, stop
+from ops.registration import StartError, apply_manifest, provide_account, renew_secret
 
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05

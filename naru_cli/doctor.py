@@ -9,8 +9,8 @@ import msgspec
 import typer
 
 from naru.v1 import execution_pb2, registry_pb2
-from registry_service.cli import output as out
-from registry_service.cli.access import (
+from naru_cli import output as out
+from naru_cli.access import (
     ADMIN_TOKEN_FILE,
     CREDENTIAL_FILE,
     Access,
@@ -19,10 +19,10 @@ from registry_service.cli.access import (
     open_channel,
     serving,
 )
-from registry_service.cli.call import Gateway, cause
-from registry_service.cli.command import execution, pages, registry
-from registry_service.cli.endpoints import CONNECT_SECONDS, endpoint_findings
-from registry_service.cli.finding import Finding, State
+from naru_cli.call import Gateway, cause
+from naru_cli.command import execution, pages, registry
+from naru_cli.endpoints import CONNECT_SECONDS, endpoint_findings
+from naru_cli.finding import Finding, State
 
 EXECUTION = "naru.v1.Execution"
 # No tool has such a name: a call of it gets all the way to the process that runs calls, and runs nothing.

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw
 
-from gateway.accept import Accept, Carriage
-from gateway.jsonrpc import obj, text
-from gateway.params import Meta
+from gateway.http.accept import Accept, Carriage
+from gateway.mcp.jsonrpc import obj, text
+from gateway.mcp.params import Meta
 
 LATEST = "2026-07-28"
 LATEST_LEGACY = "2025-11-25"

@@ -14,11 +14,11 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.app import Gateway, create_app
-from gateway.asgi import Reply
-from gateway.errors import TABLE, Wording, describe
-from gateway.jsonrpc import error
+from gateway.failures.table import TABLE, Wording, describe
+from gateway.http.body import Reply
+from gateway.mcp.jsonrpc import error
 from gateway.settings import Settings
-from gateway.telemetry import start_metrics
+from gateway.telemetry.metrics import start_metrics
 from naru.environment import Bind, SettingError
 from naru.event_loop import Holdup, LoopWatch
 
