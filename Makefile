@@ -28,7 +28,7 @@ run: $(VENV)/.demo ## Run registry, gateway and demo tools here; state in .naru/
 
 .PHONY: test
 test: $(VENV)/.dev ## Run every test, two at a time
-	@$(PY) -m tests.e2e.node_setup
+	@$(PY) -m tests.support.node_setup
 	@$(PY) -m pytest --numprocesses 2 --dist loadfile $(T)
 
 .PHONY: check

@@ -23,7 +23,7 @@ from bench.sides import (
     start_product,
     tool_call,
 )
-from tests.e2e.processes import Process, Stack
+from tests.support.processes import Process, Stack
 
 WARM_UP_SECONDS = 1.0
 DIRECT_SECONDS = 0.5

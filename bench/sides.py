@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tests.e2e.admin import read_manifest
-from tests.e2e.processes import Process, Stack
+from tests.support.admin import read_manifest
+from tests.support.processes import Process, Stack
 
 Carriage = Literal["json", "sse"]
 

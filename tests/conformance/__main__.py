@@ -15,8 +15,8 @@ import aiohttp
 
 from tests.conformance.pack import start_pack
 from tests.conformance.proxy import AuthorizingProxy
-from tests.e2e import node_setup
-from tests.e2e.processes import Stack
+from tests.support import node_setup
+from tests.support.processes import Stack
 
 REVISIONS = ("2025-11-25", "2026-07-28")
 SUITE_SECONDS = 300

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.e2e.admin import Credential, read_manifest
-from tests.e2e.processes import Process, Stack
+from tests.support.admin import Credential, read_manifest
+from tests.support.processes import Process, Stack
 
 MANIFEST = Path(__file__).with_name("tools.yaml")
 

@@ -8,10 +8,10 @@ import pytest
 import pytest_asyncio
 
 from tests.conformance.pack import Running, start_pack
-from tests.e2e import node_setup
-from tests.e2e.pair import Pair, running_pair
-from tests.e2e.processes import Stack
-from tests.postgresql import PostgresqlServer, running_postgresql
+from tests.support import node_setup
+from tests.support.pair import Pair, running_pair
+from tests.support.postgresql import PostgresqlServer, running_postgresql
+from tests.support.processes import Stack
 
 
 @pytest.fixture

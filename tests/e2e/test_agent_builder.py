@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.pair import AGENT_BUILDER, Json, Pair
-from tests.e2e.wire import Header, Reply
-from tests.scripted_endpoint import Script
+from tests.support.pair import AGENT_BUILDER, Json, Pair
+from tests.support.scripted_endpoint import Script
+from tests.support.wire import Header, Reply
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

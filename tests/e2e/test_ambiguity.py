@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.e2e.pair import AGENT_BUILDER, EVERYBODY, LEGACY, MODERN, XDATA, Pair, Speaker, Tool
-from tests.e2e.processes import Process, Stack
-from tests.postgresql import PostgresqlServer
-from tests.scripted_endpoint import Script, ScriptedEndpoint
+from tests.support.pair import AGENT_BUILDER, EVERYBODY, LEGACY, MODERN, XDATA, Pair, Speaker, Tool
+from tests.support.postgresql import PostgresqlServer
+from tests.support.processes import Process, Stack
+from tests.support.scripted_endpoint import Script, ScriptedEndpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from tests.e2e.processes import ROOT
+from tests.support.processes import ROOT
 
 SECONDS = 100
 

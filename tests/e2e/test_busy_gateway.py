@@ -4,7 +4,7 @@ import signal
 import time
 from urllib.request import urlopen
 
-from tests.e2e.processes import Process, Stack, wait_for
+from tests.support.processes import Process, Stack, wait_for
 
 
 def held_up(gateway: Process) -> dict[str, object] | None:
@@ -13,7 +13,7 @@ def held_up(gateway: Process) -> dict[str, object] | None:
 
 def test_what_holds_up_the_loop_is_named(stack: Stack):
     settings = stack.gateway_settings(["127.0.0.1:1"]) | {"BUSY_SECONDS": "1", "BUSY_TIMES": "1"}
-    gateway = stack.start("tests.busy", "gateway", settings=settings)
+    gateway = stack.start("tests.support.busy", "gateway", settings=settings)
     gateway.popen.send_signal(signal.SIGUSR1)
     record = wait_for(lambda: held_up(gateway), 10, "the warning")
     assert record["level"] == "warning"

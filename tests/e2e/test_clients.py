@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 
 from tests.conformance.endpoints import PNG
 from tests.conformance.pack import MANIFEST, Running
-from tests.e2e.node_setup import NODE_DIRECTORY, node_environment
+from tests.support.node_setup import NODE_DIRECTORY, node_environment
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 TOOLS = [tool["name"] for tool in yaml.safe_load(MANIFEST.read_text())["tools"]]

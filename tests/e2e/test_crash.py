@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.processes import Process, Stack
-from tests.e2e.scene import (
+from tests.support.postgresql import PostgresqlServer, running_postgresql
+from tests.support.processes import Process, Stack
+from tests.support.scene import (
     Contract,
     Load,
     Reply,
@@ -20,8 +21,7 @@ from tests.e2e.scene import (
     opened,
     state_of,
 )
-from tests.postgresql import PostgresqlServer, running_postgresql
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 CONTRACTS = (Contract.AGENT_BUILDER, Contract.LEGACY, Contract.XDATA, Contract.MODERN)
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 import psutil
 import pytest
 
-from tests.e2e.processes import Stack
-from tests.e2e.scene import (
+from tests.support.processes import Stack
+from tests.support.scene import (
     Contract,
     Open,
     Scene,
@@ -21,7 +21,7 @@ from tests.e2e.scene import (
     metric,
     opened,
 )
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 # From the client's leaving to the end of the endpoint's connection.
 CANCEL_SECONDS = 1.0

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.e2e.pair import EVERYBODY, LEGACY, MODERN, XDATA, Json, Pair, Speaker
-from tests.scripted_endpoint import Script
+from tests.support.pair import EVERYBODY, LEGACY, MODERN, XDATA, Json, Pair, Speaker
+from tests.support.scripted_endpoint import Script
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

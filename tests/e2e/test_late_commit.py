@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.pair import BOTH, LEGACY, MODERN, QUICK_STREAM_AFTER, UNNAMED, Pair, Speaker
-from tests.e2e.wire import parse_events
+from tests.support.pair import BOTH, LEGACY, MODERN, QUICK_STREAM_AFTER, UNNAMED, Pair, Speaker
+from tests.support.wire import parse_events
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from registry_service.execution import TELL_SECONDS
-from tests.e2e.processes import Process, Stack, wait_for
-from tests.e2e.scene import (
+from tests.support.postgresql import running_postgresql
+from tests.support.processes import Process, Stack, wait_for
+from tests.support.scene import (
     Contract,
     Reply,
     Scene,
@@ -20,9 +21,8 @@ from tests.e2e.scene import (
     ledger,
     opened,
 )
-from tests.postgresql import running_postgresql
-from tests.scripted_endpoint import ScriptedEndpoint
-from tests.waiting import eventually
+from tests.support.scripted_endpoint import ScriptedEndpoint
+from tests.support.waiting import eventually
 
 CONTRACTS = (Contract.AGENT_BUILDER, Contract.LEGACY, Contract.XDATA, Contract.NDJSON, Contract.MODERN)
 # No answer about a link that is known to be down may take longer.

@@ -13,11 +13,11 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.e2e.admin import Credential
-from tests.e2e.processes import Process, Stack
-from tests.e2e.scene import Contract, Load, Scene, assert_no_faults, client_session, metric, opened, rss, samples
-from tests.scripted_endpoint import ndjson
-from tests.waiting import eventually
+from tests.support.admin import Credential
+from tests.support.processes import Process, Stack
+from tests.support.scene import Contract, Load, Scene, assert_no_faults, client_session, metric, opened, rss, samples
+from tests.support.scripted_endpoint import ndjson
+from tests.support.waiting import eventually
 
 CONTRACTS = tuple(Contract)
 MIB = 1 << 20

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.pair import NDJSON, QUICK_KEEPALIVE, UNNAMED, Pair
-from tests.scripted_endpoint import Script, ndjson
+from tests.support.pair import NDJSON, QUICK_KEEPALIVE, UNNAMED, Pair
+from tests.support.scripted_endpoint import Script, ndjson
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

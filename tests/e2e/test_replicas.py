@@ -5,7 +5,7 @@ import json
 import httpx2
 
 from tests.conformance.pack import start_pack
-from tests.e2e.processes import Stack
+from tests.support.processes import Stack
 
 
 def call(url: str, authorization: str, tool: str, arguments: dict[str, object]) -> httpx2.Response:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.pair import (
+from tests.support.pair import (
     AGENT_BUILDER,
     BOTH,
     CAPABILITIES_META,
@@ -26,7 +26,7 @@ from tests.e2e.pair import (
     sentinel,
     text_of,
 )
-from tests.e2e.wire import Header, Reply
+from tests.support.wire import Header, Reply
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -18,7 +18,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.examples.running import FREE_PORTS, Run, environment
+from tests.support.demo_run import FREE_PORTS, Run, environment
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -14,11 +14,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.e2e.nameserver import Nameserver
-from tests.e2e.processes import Process, Stack
-from tests.e2e.scene import Contract, Load, Reply, Scene, assert_no_faults, ledger, metric, opened
-from tests.postgresql import PostgresqlServer
-from tests.waiting import eventually
+from tests.support.nameserver import Nameserver
+from tests.support.postgresql import PostgresqlServer
+from tests.support.processes import Process, Stack
+from tests.support.scene import Contract, Load, Reply, Scene, assert_no_faults, ledger, metric, opened
+from tests.support.waiting import eventually
 
 CONTRACTS = (Contract.AGENT_BUILDER, Contract.LEGACY, Contract.XDATA, Contract.NDJSON, Contract.MODERN_SSE)
 SHORT_GRACE = 1

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.processes import Stack
-from tests.e2e.scene import Contract, Scene, assert_no_faults, opened
-from tests.scripted_endpoint import Script
+from tests.support.processes import Stack
+from tests.support.scene import Contract, Scene, assert_no_faults, opened
+from tests.support.scripted_endpoint import Script
 
 CALLS = 150
 # Cores are shared with whatever else runs; a check that held the event loop would take seconds.

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from naru_cli.access import Access
-from tests.e2e.processes import Process, Stack
-from tests.scripted_endpoint import ScriptedEndpoint
+from tests.support.processes import Process, Stack
+from tests.support.scripted_endpoint import ScriptedEndpoint
 
 
 class Split(NamedTuple):

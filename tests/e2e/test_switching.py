@@ -14,12 +14,12 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from naru.v1 import accounts_pb2
-from tests.e2e.admin import Admin, Credential
-from tests.e2e.processes import Stack
-from tests.e2e.scene import Contract, Reply, Scene, assert_no_faults, definition, metric, opened
-from tests.postgresql import PostgresqlServer
-from tests.scripted_endpoint import Script
-from tests.waiting import eventually
+from tests.support.admin import Admin, Credential
+from tests.support.postgresql import PostgresqlServer
+from tests.support.processes import Stack
+from tests.support.scene import Contract, Reply, Scene, assert_no_faults, definition, metric, opened
+from tests.support.scripted_endpoint import Script
+from tests.support.waiting import eventually
 
 CONTRACTS = (Contract.AGENT_BUILDER, Contract.MODERN, Contract.XDATA)
 WORKERS = 6

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.pair import (
+from tests.support.pair import (
     AGENT_BUILDER,
     LEGACY,
     MODERN,
@@ -21,9 +21,9 @@ from tests.e2e.pair import (
     Speaker,
     Tool,
 )
-from tests.e2e.processes import Process
-from tests.e2e.scene import metric
-from tests.waiting import eventually
+from tests.support.processes import Process
+from tests.support.scene import metric
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

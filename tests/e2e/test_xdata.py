@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.admin import Credential
-from tests.e2e.pair import AGENT_BUILDER, LEGACY, UNNAMED, XDATA, Json, Pair, Speaker
-from tests.e2e.wire import Reply, parse_events
-from tests.scripted_endpoint import ndjson
+from tests.support.admin import Credential
+from tests.support.pair import AGENT_BUILDER, LEGACY, UNNAMED, XDATA, Json, Pair, Speaker
+from tests.support.scripted_endpoint import ndjson
+from tests.support.wire import Reply, parse_events
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

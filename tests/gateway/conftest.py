@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from tests.gateway.scripted import GatewayProcess, Script, gateway_process, registry_server
+from tests.support.scripted_registry import GatewayProcess, Script, gateway_process, registry_server
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

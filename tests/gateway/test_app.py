@@ -13,7 +13,8 @@ import grpc
 import pytest
 
 from naru.v1.execution_pb2 import CallToolEvent
-from tests.gateway.scripted import (
+from tests.support.certificates import make_certificates
+from tests.support.scripted_registry import (
     AGENT_BUILDER,
     CREDENTIAL,
     LEGACY,
@@ -32,7 +33,6 @@ from tests.gateway.scripted import (
     text_result,
     tool_call,
 )
-from tests.registry_service.certificates import make_certificates
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

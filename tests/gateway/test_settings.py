@@ -6,7 +6,7 @@ import pytest
 
 from gateway.settings import Settings
 from naru.environment import Bind, SettingError
-from tests.registry_service.certificates import Certificates, make_certificates
+from tests.support.certificates import Certificates, make_certificates
 
 TOKEN = {"GATEWAY_REGISTRY_TOKEN": "secret-token"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from registry_service.storage.database import Database, PostgresqlDatabase, SqliteDatabase
-from tests.postgresql import PostgresqlServer, running_postgresql
+from tests.support.postgresql import PostgresqlServer, running_postgresql
 
 
 @pytest.fixture(scope="session")

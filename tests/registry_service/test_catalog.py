@@ -25,7 +25,7 @@ from registry_service.storage.database import Database
 from registry_service.storage.models import Account, Secret, Tool, ToolVersion
 from registry_service.tools.definition import Access, Definition, parse_definition
 from registry_service.tools.json_schema import SchemaCheck
-from tests.registry_service.samples import definition, raw
+from tests.support.samples import definition, raw
 
 PLANS = {
     "lite": Plan("lite", "real_test", frozenset({"real_test"})),

@@ -39,9 +39,9 @@ from registry_service.storage.models import Call, CatalogRevision, Usage
 from registry_service.telemetry.metrics import CALLS_RUNNING, METRICS
 from registry_service.tools.checks import Checks
 from registry_service.upstreams.http.client import EndpointClient
-from tests.registry_service.samples import definition, raw
-from tests.scripted_endpoint import LIMIT_SECONDS, Script, ScriptedEndpoint, ndjson
-from tests.waiting import eventually
+from tests.support.samples import definition, raw
+from tests.support.scripted_endpoint import LIMIT_SECONDS, Script, ScriptedEndpoint, ndjson
+from tests.support.waiting import eventually
 
 ADMIN, SERVICE = "admin-token-of-the-tests", "service-token-of-the-tests"
 AS_ADMIN = (("x-naru-admin-token", ADMIN),)

@@ -55,7 +55,7 @@ async def watched(channel):
 
 async def test_a_busy_loop_is_not_a_lost_database(settings):
     """It is held up for longer than a ping may take, and gets a turn now and then, as under hostile inputs."""
-    async with started(settings, module="tests.busy", arguments=["registry_service"]) as running:
+    async with started(settings, module="tests.support.busy", arguments=["registry_service"]) as running:
         ready = await running.record("registry ready")
         metrics = next(record for record in running.records if record["event"] == "metrics")
         async with grpc.aio.insecure_channel(ready["address"]) as channel, watched(channel) as said:

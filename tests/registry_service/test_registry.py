@@ -21,8 +21,8 @@ from registry_service.registry import RegistryServicer
 from registry_service.rpc.border import Gate, GuardedServer, Tokens
 from registry_service.storage.models import Account, Secret, Tool, ToolVersion
 from registry_service.tools.manifest import plan_steps
-from tests.registry_service.samples import arguments, definition, raw
-from tests.waiting import eventually
+from tests.support.samples import arguments, definition, raw
+from tests.support.waiting import eventually
 
 ADMIN, SERVICE = "admin-token-of-the-tests", "service-token-of-the-tests"
 PEPPER = b"pepper-of-the-tests-of-32-bytes!"

@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
 from registry_service.storage.database import Database
-from tests.registry_service.certificates import make_certificates
+from tests.support.certificates import make_certificates
 
 ADMIN, SERVICE = "admin-token-of-the-tests", "service-token-of-the-tests"
 AS_ADMIN = (("x-naru-admin-token", ADMIN),)

@@ -8,7 +8,7 @@ import pytest
 
 from naru.environment import SettingError
 from registry_service.settings import Settings
-from tests.registry_service.certificates import make_certificates
+from tests.support.certificates import make_certificates
 
 GOOD = {
     "REGISTRY_PEPPER": "p" * 32,

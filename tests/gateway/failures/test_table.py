@@ -1,0 +1,239 @@
+"""The enum, the table, the sentences in both languages and docs/errors.md agree; statuses become the right reasons."""
+
+import re
+from pathlib import Path
+from string import Formatter
+
+import grpc
+import pytest
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from gateway.failures.sentences import SENTENCES, next_action, sentence
+from gateway.failures.table import TABLE, Surface, Wording, describe, described_violations, failure_of
+from gateway.http.language import Locale
+from naru.v1.errors_pb2 import Reason
+
+MCP_REASONS = {name for name, number in Reason.items() if 1 <= number < 100}
+ADMIN_REASONS = {name for name, number in Reason.items() if number >= 100}
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "errors.md").read_text(encoding="utf-8")
+TABLE_LINES = [line.strip("|").split("|") for line in DOCUMENT.splitlines() if line.startswith("| `")]
+ROWS = {name.strip(" `"): [cell.strip() for cell in cells] for name, *cells in TABLE_LINES}
+KO = Wording("ko", "xdata.kr")
+EN = Wording("en", "xdata.kr")
+
+
+def numbers(cell: str) -> list[int]:
+    return [int(text) for text in re.findall(r"-?\d+", cell.replace("−", "-"))]
+
+
+def both(pair: tuple[int, int]) -> list[int]:
+    return list(dict.fromkeys(pair))
+
+
+class TestAgreement:
+    def test_the_table_has_every_reason_that_reaches_mcp_clients(self):
+        assert set(TABLE) == MCP_REASONS
+
+    @pytest.mark.parametrize("locale", ["ko", "en"])
+    def test_so_have_the_sentences(self, locale):
+        assert set(SENTENCES[locale]) == MCP_REASONS
+
+    def test_the_page_has_every_reason(self):
+        assert set(ROWS) == MCP_REASONS | ADMIN_REASONS
+
+    @pytest.mark.parametrize("reason", sorted(MCP_REASONS))
+    def test_the_page_says_what_the_table_does(self, reason):
+        code, meaning, advice, surface, codes, statuses, safe = ROWS[reason]
+        entry = TABLE[reason]
+        assert code == entry.error_code
+        assert meaning
+        assert advice
+        if reason == "ARGUMENTS_INVALID":
+            assert surface == "either"
+        else:
+            assert surface == entry.surface.value
+        if codes == "—":
+            assert entry.surface is Surface.RESULT
+        else:
+            assert numbers(codes) == both((entry.code, entry.modern_code))
+        assert numbers(statuses) == both((entry.status, entry.modern_status))
+        assert safe.startswith("yes") == entry.safe_to_retry
+
+    @pytest.mark.parametrize("reason", sorted(MCP_REASONS))
+    def test_error_codes_are_grouped_by_hundreds(self, reason):
+        groups = {1: "E10", 10: "E11", 20: "E15", 40: "E14", 50: "E12", 70: "E13"}
+        number = Reason.Value(reason)
+        group = groups[max(start for start in groups if start <= number)]
+        assert re.fullmatch(rf"{group}\d\d", TABLE[reason].error_code)
+
+    def test_error_codes_are_unique(self):
+        codes = [entry.error_code for entry in TABLE.values()]
+        assert len(set(codes)) == len(codes)
+
+    def test_no_code_of_ours_is_in_a_range_that_is_not_ours(self):
+        of_mcp = {-32020, -32021, -32022, -32700, -32600, -32601, -32602, -32603}
+        for reason, entry in TABLE.items():
+            assert entry.code != -32002, reason
+            assert entry.code in of_mcp or -32020 < entry.code <= -32000, reason
+            assert entry.modern_code in of_mcp or entry.modern_code > -32000, reason
+
+    @pytest.mark.parametrize("locale", ["ko", "en"])
+    @pytest.mark.parametrize("reason", sorted(MCP_REASONS))
+    def test_every_reason_has_a_sentence_without_facts(self, reason, locale):
+        assert sentence(reason, {}, locale)
+        assert next_action(reason, safe_to_retry=False, locale=locale)
+
+    @pytest.mark.parametrize("reason", sorted(MCP_REASONS))
+    def test_both_languages_use_the_same_facts(self, reason):
+        def fields(locale: Locale) -> list[set[str]]:
+            return [
+                {name for _, name, _, _ in Formatter().parse(template) if name}
+                for template in SENTENCES[locale][reason].says
+            ]
+
+        assert fields("ko") == fields("en")
+        assert bool(SENTENCES["ko"][reason].retry) == bool(SENTENCES["en"][reason].retry)
+
+    @pytest.mark.parametrize("reason", sorted(MCP_REASONS))
+    def test_korean_is_korean_and_english_is_english(self, reason):
+        hangul = re.compile("[가-힣]")
+        for text in (*SENTENCES["ko"][reason].says, SENTENCES["ko"][reason].do):
+            assert hangul.search(text)
+        for text in (*SENTENCES["en"][reason].says, SENTENCES["en"][reason].do, SENTENCES["en"][reason].retry):
+            assert not hangul.search(text)
+
+
+class TestDescribe:
+    def test_facts_are_in_the_sentence(self):
+        text, _ = describe("TOOL_TIMED_OUT", {"timeout_seconds": 10.0}, KO)
+        assert text == "도구가 제한 시간(10초) 안에 응답하지 않았습니다."
+        text, _ = describe("TOOL_TIMED_OUT", {"timeout_seconds": 0.5}, EN)
+        assert text == "The tool did not answer within the time limit (0.5 seconds)."
+
+    def test_the_object_of_the_agent_builder_contract(self):
+        facts = {"timeout_seconds": 10, "safe_to_retry": True, "tool": "slow", "call_id": "c"}
+        _, data = describe("TOOL_TIMED_OUT", facts, KO, bare=True)
+        assert data == {
+            "reason": "TOOL_TIMED_OUT",
+            "error_code": "E1302",
+            "safe_to_retry": True,
+            "next_action": "잠시 후 같은 인자로 다시 호출하세요.",
+        }
+
+    def test_facts_and_the_next_call_follow_by_name(self):
+        _, data = describe("TOOL_NOT_FOUND", {"tool": "nope"}, KO)
+        assert data["tool"] == "nope"
+        assert data["xdata.kr/next"] == {"method": "tools/list"}
+        assert data["safe_to_retry"] is False
+
+    def test_the_prefix_is_a_setting(self):
+        _, data = describe("TOOL_NOT_FOUND", {}, Wording("ko", "example.com"))
+        assert "example.com/next" in data
+
+    def test_there_are_no_nulls(self):
+        _, data = describe("LANE_INVALID", {"lane": None, "lanes": ["real_test"]}, KO)
+        assert None not in data.values()
+        assert data["lanes"] == ["real_test"]
+
+    def test_facts_cannot_take_the_place_of_what_naru_says(self):
+        _, data = describe("TOOL_NOT_FOUND", {"reason": "OTHER", "error_code": "E0", "next_action": "x"}, KO)
+        assert (data["reason"], data["error_code"]) == ("TOOL_NOT_FOUND", "E1201")
+
+    def test_what_is_safe_to_retry_is_advised_to_be(self):
+        _, safe = describe("TOOL_UNREACHABLE", {"safe_to_retry": True}, EN)
+        _, unsafe = describe("TOOL_UNREACHABLE", {"safe_to_retry": False}, EN)
+        assert safe["next_action"] != unsafe["next_action"]
+
+    def test_mcp_names_the_required_capabilities(self):
+        _, data = describe("MISSING_CLIENT_CAPABILITY", {"required_capabilities": {"sampling": {}}}, KO)
+        assert data["requiredCapabilities"] == {"sampling": {}}
+        assert "required_capabilities" not in data
+
+    def test_a_fact_cannot_stretch_a_sentence(self):
+        text, _ = describe("TOOL_NOT_FOUND", {"tool": "x" * 10_000}, KO)
+        assert len(text) < 200
+
+    def test_a_fact_is_no_template(self):
+        text, _ = describe("TOOL_NOT_FOUND", {"tool": "{reason}{0}"}, EN)
+        assert text == "No such tool is registered: {reason}{0}"
+
+    def test_violations_are_listed_for_models(self):
+        violations = [{"pointer": "/text", "message": "is missing"}, {"pointer": "", "message": "bad"}]
+        assert described_violations({"violations": violations}) == "\n- arguments/text: is missing\n- arguments: bad"
+        assert described_violations({}) == ""
+
+
+def rpc_error(code: grpc.StatusCode, details: str = "", reason: str = "", domain: str = "naru", **facts: str):
+    trailers: tuple[tuple[str, bytes], ...] = ()
+    if reason:
+        packed = any_pb2.Any()
+        packed.Pack(error_details_pb2.ErrorInfo(reason=reason, domain=domain, metadata=facts))
+        trailers = (("grpc-status-details-bin", status_pb2.Status(details=[packed]).SerializeToString()),)
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailers), details=details)
+
+
+class TestFailureOf:
+    @pytest.mark.parametrize("reason", sorted(MCP_REASONS))
+    def test_the_registry_names_it(self, reason):
+        failure = failure_of(rpc_error(grpc.StatusCode.UNKNOWN, reason=reason, tool='"echo"'), may_have_run=True)
+        assert failure.reason == reason
+        assert failure.facts == {"tool": "echo"}
+
+    @pytest.mark.parametrize(
+        "details",
+        [
+            "connections to all backends failing; last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused",
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused",
+            "errors resolving registry:50051: [field:hostname lookup error]",
+            "DNS resolution failed for registry:50051: C-ares status is not ARES_SUCCESS",
+            "empty address list: ",
+        ],
+    )
+    def test_what_was_never_sent_is_safe_to_retry(self, details):
+        failure = failure_of(rpc_error(grpc.StatusCode.UNAVAILABLE, details), may_have_run=True)
+        assert failure.reason == "SERVICE_UNAVAILABLE"
+
+    @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+    def test_of_any_other_broken_call_the_outcome_is_unknown(self, code):
+        failure = failure_of(rpc_error(code, "Stream removed (Socket closed)"), may_have_run=True)
+        expected = "SERVICE_UNAVAILABLE" if code is grpc.StatusCode.UNIMPLEMENTED else "CALL_OUTCOME_UNKNOWN"
+        assert failure.reason == expected
+
+    @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+    def test_what_only_reads_has_no_outcome(self, code):
+        failure = failure_of(rpc_error(code, "Stream removed (Socket closed)"), may_have_run=False)
+        assert failure.reason in {"SERVICE_UNAVAILABLE", "INTERNAL"}
+        if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}:
+            assert failure.reason == "SERVICE_UNAVAILABLE"
+
+    def test_a_result_that_gRPC_will_not_carry(self):
+        details = "Stream removed (CLIENT: Received message larger than max (5000010 vs. 4194304))"
+        failure = failure_of(rpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, details), may_have_run=True)
+        assert failure.reason == "RESULT_TOO_LARGE"
+        assert failure.facts["safe_to_retry"] is False
+
+    def test_a_request_that_gRPC_will_not_carry(self):
+        details = "SERVER: Received message larger than max (3 vs. 1)"
+        failure = failure_of(rpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, details), may_have_run=True)
+        assert failure.reason == "BODY_TOO_LARGE"
+
+    def test_a_strangers_error_info_says_nothing(self):
+        error = rpc_error(grpc.StatusCode.UNAVAILABLE, reason="TOOL_NOT_FOUND", domain="googleapis.com")
+        assert failure_of(error, may_have_run=True).reason == "CALL_OUTCOME_UNKNOWN"
+
+    def test_broken_trailers_say_nothing(self):
+        trailers = grpc.aio.Metadata(("grpc-status-details-bin", b"\xff\xff"))
+        error = grpc.aio.AioRpcError(grpc.StatusCode.NOT_FOUND, grpc.aio.Metadata(), trailers, details="")
+        assert failure_of(error, may_have_run=True).reason == "CALL_OUTCOME_UNKNOWN"
+
+    def test_a_reason_from_the_future(self):
+        error = rpc_error(grpc.StatusCode.UNKNOWN, reason="NOT_INVENTED_YET")
+        assert failure_of(error, may_have_run=True).reason == "CALL_OUTCOME_UNKNOWN"
+        assert failure_of(error, may_have_run=False).reason == "INTERNAL"
+
+    def test_admin_reasons_are_translated(self):
+        bad_cursor = rpc_error(grpc.StatusCode.INVALID_ARGUMENT, reason="PAGE_TOKEN_INVALID")
+        assert failure_of(bad_cursor, may_have_run=False).reason == "INVALID_PARAMS"
+        our_token = rpc_error(grpc.StatusCode.PERMISSION_DENIED, reason="TOKEN_INVALID")
+        assert failure_of(our_token, may_have_run=True).reason == "SERVICE_UNAVAILABLE"

@@ -1,0 +1,452 @@
+"""One HTTP call of a tool's endpoint, against a real server that does as it is told."""
+
+import asyncio
+import json
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+
+from naru.v1 import errors_pb2
+from registry_service.catalog import Running, ToolEntry
+from registry_service.errors import (
+    ArgumentsInvalidError,
+    ResultTooLargeError,
+    ToolRefusedError,
+    ToolResponseInvalidError,
+    ToolUnreachableError,
+)
+from registry_service.tools.checks import Checks
+from registry_service.tools.definition import Definition, parse_definition
+from registry_service.tools.json_schema import SchemaCheck
+from registry_service.upstreams.egress import Attempt
+from registry_service.upstreams.http.client import EndpointClient
+from registry_service.upstreams.http.request import call_headers
+from tests.support.samples import definition, raw
+from tests.support.scripted_endpoint import HANGUL, Script, ScriptedEndpoint, ndjson
+
+LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
+CALL_ID = "0123456789abcdef0123456789abcdef"
+LIMIT = 1_000_000
+
+
+def make_tool(url, *, names=(), idempotent=False, output=None, **endpoint):
+    parsed = parse_definition(
+        raw(
+            definition(
+                inputSchema={"type": "object", "properties": {name: {} for name in names}},
+                outputSchema=output,
+                annotations={"idempotentHint": True} if idempotent else None,
+                endpoint={"production": {"url": url, **endpoint}},
+            )
+        )
+    )
+    assert isinstance(parsed, Definition), parsed
+    check = SchemaCheck(parsed.input_schema)
+    promised = None if parsed.output_schema is None else SchemaCheck(parsed.output_schema)
+    return ToolEntry("tool", "1.0.0", parsed, b"", b"", check, promised, Running())
+
+
+@pytest.fixture
+async def endpoint():
+    async with ScriptedEndpoint() as scripted:
+        yield scripted
+
+
+@pytest.fixture
+async def client(tmp_path):
+    checks = Checks()
+    opened = EndpointClient(LOOPBACK, tmp_path, LIMIT, checks)
+    await opened.open()
+    yield opened
+    await opened.close()
+    await checks.close()
+
+
+@pytest.fixture
+def ask(client, endpoint):
+    """Calls an endpoint: a URL, or a path of the scripted one."""
+
+    async def ask(url, arguments=b"{}", *, on_progress=None, attempt=None, **settings):
+        url = endpoint.url(url) if url.startswith("/") else url
+        request = client.prepare(make_tool(url, **settings), "production", arguments)
+        headers = call_headers(CALL_ID, "r-1", "00-" + "a" * 32 + "-" + "b" * 16 + "-01", "v=1")
+        async with asyncio.timeout(10):
+            return await client.call(request, headers, attempt or Attempt(), on_progress)
+
+    return ask
+
+
+def text(answer):
+    (block,) = json.loads(answer.content)
+    return block["text"]
+
+
+def pointers(error: Any):
+    return [violation["pointer"] for violation in error.facts["violations"]]
+
+
+class TestRequests:
+    async def test_the_body_is_the_clients_bytes(self, ask, endpoint):
+        arguments = b'{ "n":9007199254740993,"f":1.0 , "k":"\\uac00", "b":[1,\n2] }'
+        answer = await ask("/echo", arguments)
+        assert endpoint.received[0].body == arguments
+        assert answer.structured == arguments
+
+    async def test_false_zero_empty_and_null_are_told_apart(self, ask, endpoint):
+        arguments = b'{"flag":false,"q":"","n":0,"x":null}'
+        await ask("/echo", arguments)
+        assert json.loads(endpoint.received[0].body) == {"flag": False, "q": "", "n": 0, "x": None}
+        await ask("/target?fixed=1", arguments, method="GET")
+        assert endpoint.received[1].target == "/target?fixed=1&flag=false&q=&n=0"
+
+    async def test_a_query_keeps_digits_repeats_arrays_and_shows_objects_as_json(self, ask, endpoint):
+        arguments = '{"n":9007199254740993,"f":1.0,"a":["x",2,null,true],"o":{"k": 1.0},"e":[],"한":"가 &=+#"}'
+        await ask("/target", arguments.encode(), method="DELETE")
+        request = endpoint.received[0]
+        assert request.method == "DELETE"
+        assert request.body == b""
+        assert request.target == (
+            "/target?n=9007199254740993&f=1.0&a=x&a=2&a=true&o=%7B%22k%22%3A%201.0%7D"
+            "&%ED%95%9C=%EA%B0%80%20%26%3D%2B%23"
+        )
+        assert request.header("Content-Type") is None
+
+    @pytest.mark.parametrize("method", ["GET", "DELETE"])
+    async def test_no_argument_stands_beside_a_fixed_parameter(self, ask, endpoint, method):
+        with pytest.raises(ArgumentsInvalidError) as caught:
+            await ask("/target?fixed=1&e%20f=", b'{"fixed":2,"e f":3,"x":4}', method=method)
+        message = "is fixed by the tool's endpoint"
+        told = [{"pointer": pointer, "message": message} for pointer in ("/fixed", "/e f")]
+        assert caught.value.facts["violations"] == told
+        assert endpoint.received == []
+
+    async def test_path_arguments_are_encoded_whole_and_leave_the_rest(self, ask, endpoint):
+        arguments = '{"id":"a/b?c#d%2F@é가","n":9007199254740993, "rest":1.0,"more":{"x": 1}}'
+        await ask("/target/{id}/x-{n}", arguments.encode(), names=("id", "n"), method="PUT")
+        request = endpoint.received[0]
+        assert request.target == "/target/a%2Fb%3Fc%23d%252F%40%C3%A9%EA%B0%80/x-9007199254740993"
+        assert request.body == b'{"rest":1.0,"more":{"x": 1}}'
+        await ask("/target/{id}", b'{"id":true,"q":1}', names=("id",), method="GET")
+        assert endpoint.received[1].target == "/target/true?q=1"
+
+    async def test_an_argument_cannot_change_the_host(self, ask, endpoint):
+        await ask("/target/{id}", b'{"id":"@evil.example/"}', names=("id",))
+        assert endpoint.received[0].target == "/target/%40evil.example%2F"
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            *(
+                "",
+                ".",
+                "..",
+                "%2e%2e",
+                "%2E.",
+                ".%252e",
+                "%25252525252e%2e",
+                "a/..",
+                "../a",
+                "a\\..\\b",
+                "..%2Fa",
+                "．．",
+                "‥",
+            ),
+            *(None, [], ["a"], {"a": 1}),
+        ],
+        ids=repr,
+    )
+    async def test_what_could_leave_the_path_is_refused(self, ask, endpoint, value):
+        with pytest.raises(ArgumentsInvalidError) as caught:
+            await ask("/target/{id}/x", json.dumps({"id": value}).encode(), names=("id",))
+        assert caught.value.facts["tool"] == "tool"
+        assert pointers(caught.value) == ["/id"]
+        assert endpoint.received == []
+
+    async def test_every_fault_of_the_path_is_told(self, ask):
+        with pytest.raises(ArgumentsInvalidError) as caught:
+            await ask("/target/{a~b}/{c}", b'{"a~b":""}', names=("a~b", "c"))
+        assert pointers(caught.value) == ["/a~0b", "/c"]
+
+    @pytest.mark.parametrize("value", ["...", ".a", "a..b", "-", "%", "%zz", "100%", " ", "a.", "한글"])
+    async def test_what_only_looks_like_it_is_not(self, ask, endpoint, value):
+        await ask("/target/{id}", json.dumps({"id": value}).encode(), names=("id",))
+        assert len(endpoint.received) == 1
+
+    async def test_only_headers_of_our_own_are_sent(self, ask, endpoint):
+        await ask("/headers", headers={"accept": "application/vnd.api+json", "X-Api-Key": "k"})
+        headers = {name.lower(): value for name, value in endpoint.received[0].headers}
+        assert len(headers) == len(endpoint.received[0].headers)
+        assert headers == {
+            "host": f"127.0.0.1:{endpoint.port}",
+            "accept": "application/vnd.api+json",
+            "accept-encoding": "gzip, deflate, br",
+            "content-length": "2",
+            "content-type": "application/json",
+            "idempotency-key": CALL_ID,
+            "traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01",
+            "tracestate": "v=1",
+            "user-agent": "naru",
+            "x-api-key": "k",
+            "x-naru-call-id": CALL_ID,
+            "x-naru-lane": "production",
+            "x-naru-tool": "tool",
+            "x-naru-version": "1.0.0",
+            "x-request-id": "r-1",
+        }
+
+    async def test_the_definition_chooses_the_content_type(self, ask, endpoint):
+        await ask("/headers", headers={"content-type": "application/vnd.api+json"})
+        assert endpoint.received[0].header("content-type") == "application/vnd.api+json"
+
+    async def test_cookies_are_not_kept(self, ask, endpoint):
+        await ask("/set-cookie")
+        await ask("/headers")
+        assert endpoint.received[1].header("Cookie") is None
+
+    async def test_the_environments_proxy_is_not_used(self, ask, monkeypatch):
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+        assert (await ask("/echo")).structured == b"{}"
+
+
+class TestSecrets:
+    async def test_they_come_from_files_and_are_read_again_when_they_change(self, ask, endpoint, tmp_path):
+        file = tmp_path / "stats.key"
+        for content in ("first-키\n", None, "second\r\n"):
+            if content is not None:
+                file.write_text(content)
+                expected = f"Key {content.strip()}!"
+            await ask("/headers", headers={"X-Api-Key": "Key ${secret:stats.key}!"})
+            received = endpoint.received[-1].header("X-Api-Key")
+            assert received.encode("latin-1").decode() == expected
+
+    @pytest.mark.parametrize("content", [None, b"", b"\n", b"a\r\nX-Evil: 1", b"a\x00", b"\xff", b"k" * 20_000])
+    async def test_one_that_is_absent_or_broken_fails_before_anything_is_sent(self, ask, endpoint, tmp_path, content):
+        if content is not None:
+            (tmp_path / "key").write_bytes(content)
+        with pytest.raises(ToolUnreachableError) as caught:
+            await ask("/headers", headers={"X-Api-Key": "${secret:key}"})
+        assert caught.value.facts == {"detail": "secret not available", "secret": "key", "safe_to_retry": False}
+        assert "Evil" not in str(caught.value)
+        assert endpoint.received == []
+
+    async def test_without_a_directory_there_are_none(self, endpoint):
+        client = EndpointClient(LOOPBACK, None, LIMIT, Checks())
+        tool = make_tool(endpoint.url("/echo"), headers={"X-Api-Key": "${secret:key}"})
+        with pytest.raises(ToolUnreachableError, match="REGISTRY_SECRETS_DIR"):
+            client.prepare(tool, "production", b"{}")
+
+
+class TestAnswers:
+    async def test_hangul_and_digits(self, ask):
+        answer = await ask("/hangul")
+        assert answer.structured == HANGUL.encode()
+        assert text(answer) == HANGUL
+        assert text(await ask("/escaped-hangul")) == '{"msg": "안녕"}'
+        assert text(await ask("/separators")) == '{"text":"a\u2028b\u2029c\u0085d"}'
+
+    @pytest.mark.parametrize("path", ["/gzip", "/deflate", "/deflate-bare", "/brotli"])
+    async def test_compression(self, ask, path):
+        assert (await ask(path)).structured == HANGUL.encode()
+
+    @pytest.mark.parametrize(
+        ("path", "detail"),
+        [
+            ("/gzip-without-label", "gzip without Content-Encoding"),
+            ("/gzip-label-only", "broken gzip"),
+            ("/gzip-cut", "cut gzip"),
+            ("/zstd", "unknown Content-Encoding"),
+            ("/empty", "empty body"),
+            ("/not-json", "not JSON"),
+            ("/deep", "nested too deep"),
+            ("/not-http", "malformed HTTP"),
+            ("/ndjson-without-result", "the stream ended without a result"),
+        ],
+    )
+    async def test_answers_that_are_none(self, ask, path, detail):
+        with pytest.raises(ToolResponseInvalidError) as caught:
+            await ask(path)
+        assert caught.value.facts["detail"] == detail
+
+    async def test_other_bodies(self, ask):
+        assert text(await ask("/euc-kr")) == '{"msg":"안녕"}'
+        assert text(await ask("/euc-kr-text")) == "똠방각하 안녕"
+        assert text(await ask("/html")).startswith("<!doctype html>")
+        assert text(await ask("/list")) == "[1, 2.0]"
+        assert (await ask("/unlabelled")).structured == b'{"a":1}'
+        assert (await ask("/empty-204")).content == b"[]"
+        assert json.loads((await ask("/png")).content)[0]["mimeType"] == "image/png"
+        assert json.loads((await ask("/wav")).content)[0]["type"] == "audio"
+        resource = json.loads((await ask("/binary")).content)[0]["resource"]
+        assert resource["uri"] == f"naru://calls/{CALL_ID}/result"
+
+    async def test_a_tool_result_passes_through(self, ask, endpoint):
+        body = b'{"content":[{"type":"text","text":"\xea\xb0\x80"}],"structuredContent":{"n": 1.0},"isError":true}'
+        answer = await ask(endpoint.serve("/mcp", Script(chunks=[body])), result="mcp")
+        assert (text(answer), answer.structured, answer.is_error) == ("가", b'{"n": 1.0}', True)
+
+    async def test_the_output_schema_is_enforced(self, ask):
+        promise = {"type": "object", "required": ["n"]}
+        assert (await ask("/echo", b'{"n":1}', output=promise)).structured == b'{"n":1}'
+        for path in ("/echo", "/html", "/png", "/empty-204", "/list"):
+            with pytest.raises(ToolResponseInvalidError):
+                await ask(path, output=promise)
+        assert (await ask("/500", output=promise)).is_error
+
+    async def test_sizes(self, ask):
+        assert len((await ask(f"/size?n={LIMIT}")).structured) == LIMIT
+        for path in (f"/size?n={LIMIT + 1}", "/gzip-bomb"):
+            with pytest.raises(ResultTooLargeError) as caught:
+                await ask(path)
+            assert caught.value.facts == {"limit_bytes": LIMIT}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("path", ["/401", "/403"])
+    async def test_a_refusal_of_our_credential_shows_nothing_of_it(self, ask, path):
+        with pytest.raises(ToolRefusedError) as caught:
+            await ask(path, idempotent=True)
+        assert caught.value.facts == {"http_status": int(path[1:]), "safe_to_retry": False}
+
+    async def test_an_http_error_is_an_answer_of_the_tool(self, ask):
+        answer = await ask("/500")
+        assert (text(answer), answer.is_error, answer.structured) == ("고장", True, b"")
+        assert (answer.reason, answer.facts) == (errors_pb2.TOOL_HTTP_ERROR, {"http_status": 500})
+        answer = await ask("/404")
+        assert text(answer) == '{"why":"no such row"}'
+        assert answer.facts == {"http_status": 404, "safe_to_retry": False}
+        assert (await ask("/429")).facts == {"http_status": 429, "retry_after_seconds": 7}
+        assert (await ask("/500-empty")).content == b"[]"
+        assert len(text(await ask("/500-large")).encode()) in range(65_530, 65_537)
+
+    async def test_a_redirect_is_not_followed(self, ask, endpoint):
+        answer = await ask("/redirect")
+        assert answer.facts["http_status"] == 302
+        assert b"169.254" not in answer.content
+        moved = Script(status=307, headers=[("Location", endpoint.url("/echo"))])
+        assert (await ask(endpoint.serve("/moved", moved))).facts["http_status"] == 307
+        assert [request.path for request in endpoint.received] == ["/redirect", "/moved"]
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "http://169.254.169.254/latest/meta-data/",
+            "http://[::ffff:100.64.0.1]/",
+            "http://[fd00:ec2::254]/",
+            "http://2852039166/",
+            "http://0xa9fea9fe/",
+            "http://10.0.0.1/",
+        ],
+    )
+    async def test_addresses_that_must_not_be_called(self, ask, url):
+        with pytest.raises(ToolUnreachableError) as caught:
+            await ask(url, idempotent=True)
+        assert caught.value.facts == {"detail": "address not allowed", "safe_to_retry": False}
+
+
+class TestBrokenConnections:
+    async def test_nobody_listens(self, ask, endpoint):
+        async with ScriptedEndpoint() as closed:
+            url = closed.url("/echo")
+        attempt = Attempt()
+        with pytest.raises(ToolUnreachableError) as caught:
+            await ask(url, attempt=attempt)
+        assert caught.value.facts == {"detail": "no connection", "safe_to_retry": True}
+        assert not attempt.connected
+
+    async def test_a_name_that_does_not_resolve(self, ask):
+        with pytest.raises(ToolUnreachableError) as caught:
+            await ask("http://tool.invalid/")
+        assert caught.value.facts == {"detail": "name not resolved", "safe_to_retry": True}
+
+    @pytest.mark.parametrize("method", ["POST", "GET", "PUT", "DELETE"])
+    @pytest.mark.parametrize("path", ["/commit-then-drop", "/commit-then-close", "/cut-body"])
+    async def test_a_lost_answer_is_asked_for_once_and_not_called_safe(self, ask, endpoint, path, method):
+        attempt = Attempt()
+        with pytest.raises(ToolUnreachableError) as caught:
+            await ask(path, method=method, attempt=attempt)
+        assert caught.value.facts == {"detail": "broken off"}
+        assert attempt.connected
+        assert endpoint.executions == 1
+
+    async def test_a_tool_that_may_be_repeated_is_asked_once_more(self, ask, endpoint):
+        with pytest.raises(ToolUnreachableError):
+            await ask("/commit-then-drop", idempotent=True)
+        assert endpoint.executions == 2
+        assert len({request.header("Idempotency-Key") for request in endpoint.received}) == 1
+
+    async def test_the_connection_is_kept(self, ask, endpoint):
+        for path in ("/echo", "/gzip", "/500", "/empty-204", "/echo"):
+            await ask(path)
+        assert endpoint.connections == 1
+
+    async def test_a_connection_that_the_endpoint_closed_is_not_used_again(self, ask, endpoint):
+        for _ in range(20):
+            assert (await ask("/closes-in-silence")).structured == b"{}"
+        assert endpoint.executions == 20
+
+    @pytest.mark.parametrize("path", ["/hang", "/headers-then-stall", "/gated-progress"])
+    async def test_cancelling_closes_the_socket(self, ask, endpoint, path):
+        call = asyncio.create_task(ask(path))
+        await endpoint.arrived()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        async with asyncio.timeout(1):
+            assert (await endpoint.gone()).path == path
+
+    async def test_what_is_not_read_to_its_end_is_closed(self, ask, endpoint):
+        await ask("/500-large")
+        await ask("/echo")
+        assert endpoint.connections == 2
+
+
+class TestStreams:
+    @pytest.mark.parametrize("path", ["/sse-crlf", "/sse-lone-cr", "/sse-crlf-split", "/sse-multi-line"])
+    async def test_line_ends(self, ask, path):
+        progress = []
+        answer = await ask(path, on_progress=lambda *event: progress.append(event))
+        assert json.loads(answer.structured) == {"a": 1}
+        assert progress == ([] if path == "/sse-multi-line" else [(1, None, "")])
+
+    async def test_progress_comes_in_order_and_before_the_result(self, ask):
+        progress = []
+        answer = await ask("/ndjson", on_progress=lambda *event: progress.append(event))
+        assert progress == [(1, 3, "하나"), (2, 3, ""), (3.5, None, "")]
+        assert json.loads(answer.structured) == {"done": True, "msg": "안녕"}
+
+    async def test_a_stream_is_read_also_when_nobody_wants_progress(self, ask):
+        assert json.loads((await ask("/ndjson")).structured)["done"]
+
+    async def test_characters_split_over_chunks(self, ask):
+        assert text(await ask("/sse-hangul-split")) == '{"msg":"안녕"}'
+
+    async def test_an_error_frame_is_the_tools_error(self, ask):
+        answer = await ask("/sse-error")
+        assert (text(answer), answer.is_error, answer.reason) == ("no such row", True, 0)
+
+    async def test_what_follows_the_result_is_not_waited_for(self, ask, endpoint):
+        script = ndjson({"result": {"a": 1}})
+        script.end = "stall"
+        assert (await ask(endpoint.serve("/lingers", script))).structured == b'{"a": 1}'
+        async with asyncio.timeout(1):
+            assert (await endpoint.gone()).path == "/lingers"
+
+    async def test_a_stream_is_bounded(self, ask, endpoint):
+        endless = Script(content_type="text/event-stream", chunks=[b"x" * 65536] * 32, framing="chunked")
+        with pytest.raises(ResultTooLargeError):
+            await ask(endpoint.serve("/endless", endless))
+
+    async def test_progress_arrives_while_the_tool_works(self, ask, endpoint):
+        first = asyncio.get_running_loop().create_future()
+
+        def report(*event):
+            if not first.done():
+                first.set_result(event)
+
+        call = asyncio.create_task(ask("/gated-progress", on_progress=report))
+        assert await asyncio.wait_for(first, 5) == (1, 2, "waits")
+        assert not call.done()
+        endpoint.gate.set()
+        assert (await call).structured == b'{"passed":true}'
