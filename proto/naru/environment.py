@@ -9,8 +9,9 @@ import ipaddress
 import re
 import ssl
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -220,15 +221,13 @@ def directory(path: str) -> Path:
     return Path(path)
 
 
-def _scalar(kind: object, wanted: str) -> Callable[[str], T]:
-    def convert(text: str) -> T:
-        try:
-            value: T = msgspec.convert(text, kind, strict=False)
-        except msgspec.ValidationError:
-            value = None  # type: ignore[assignment]
-        if value is None or value != value:  # NaN, which no limit keeps out
-            raise ValueError(f"{text!r} is not {wanted}")
-        return value
+def _scalar(kind: object, wanted: str) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        with suppress(msgspec.ValidationError):
+            value = msgspec.convert(text, kind, strict=False)
+            if value == value:  # NaN, which no limit keeps out, isn't equal to itself
+                return value
+        raise ValueError(f"{text!r} is not {wanted}")
 
     return convert
 
