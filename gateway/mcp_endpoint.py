@@ -226,7 +226,8 @@ class McpEndpoint:
         """Takes down what the message and its headers say about how to treat it."""
         request.message = message
         request.meta = meta = meta_of(message)
-        request.dialect = identify(each(scope, headers, b"mcp-protocol-version"), request.accept, meta)
+        versions = each(scope, headers, b"mcp-protocol-version")
+        request.dialect = identify(versions, request.accept, meta, message.method)
         carriage = request.accept.carriage or Carriage.JSON
         request.carriage = carriage if message.method == "tools/call" else single(carriage)
         request.lane = text(headers, b"x-mcp-env-scope")[:_MAX_SHOWN]

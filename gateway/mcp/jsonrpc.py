@@ -20,6 +20,8 @@ MAX_DEPTH = 64
 # Four million bytes can hold two million arrays or members, whose reading would keep everybody else waiting.
 MAX_CONTAINERS = 200_000
 MAX_MEMBERS = 200_000
+# Every progress frame repeats the progress token, which may be the id; every answer repeats the id.
+MAX_ID_BYTES = 4096
 # Above this many bytes a body is looked at whole before it is read.
 _LARGE = 256 << 10
 
@@ -132,13 +134,12 @@ def decode(body: bytes) -> Message | Response:
     message_id = None
     if request.id:
         message_id = bytes(request.id)
-        if not is_id(message_id):
-            raise _id_error()
+        _check_id(message_id)
     if not request.params:
         return Message(message_id, request.method, b"{}")
     params = bytes(request.params)
     if params[:1] != b"{":
-        raise ProtocolError("INVALID_PARAMS", "params must be an object", message_id)
+        raise ProtocolError("INVALID_PARAMS", "params must be an object", message_id, status=200)
     return Message(message_id, request.method, params)
 
 
@@ -234,8 +235,12 @@ def _is_integral(raw: bytes) -> bool:
     return shift + len(digits) - len(significant) >= len(fraction)
 
 
-def _id_error() -> ProtocolError:
-    return ProtocolError("INVALID_REQUEST", "id must be a string or an integer")
+def _check_id(raw: bytes) -> None:
+    """Refuses what is no id; neither it nor one that is too long is repeated in the answer."""
+    if not is_id(raw):
+        raise ProtocolError("INVALID_REQUEST", "id must be a string or an integer")
+    if len(raw) > MAX_ID_BYTES:
+        raise ProtocolError("INVALID_REQUEST", f"id must not be longer than {MAX_ID_BYTES} bytes")
 
 
 def _odd_message(body: bytes) -> Response:
@@ -247,8 +252,8 @@ def _odd_message(body: bytes) -> Response:
         raise ProtocolError("INVALID_REQUEST", f"the body must be one JSON-RPC message, and is {what}") from None
     message_id = bytes(envelope.id)
     is_response = not envelope.method and bool(envelope.result) != bool(envelope.error)
-    if message_id and not is_id(message_id) and not (is_response and message_id == b"null"):
-        raise _id_error()
+    if message_id and not (is_response and message_id == b"null"):
+        _check_id(message_id)
     known_id = message_id if is_id(message_id) else None
     if string(bytes(envelope.jsonrpc)) != "2.0":
         raise ProtocolError("INVALID_REQUEST", 'jsonrpc must be "2.0"', known_id)

@@ -42,14 +42,17 @@ def values(raw: RawHeaders, name: bytes) -> list[str]:
 def check_modern(raw: RawHeaders, message: Message, meta: Meta) -> None:
     """Holds a modern request's headers against its body, in the order of the official SDK.
 
-    Raises ProtocolError with status 400: HEADER_MISMATCH for a repeated routing header, INVALID_PARAMS for `_meta`
-    without what each request must say, HEADER_MISMATCH for headers that are missing or say something else, then
-    UNSUPPORTED_PROTOCOL_VERSION (facts: `supported`, `requested`).
+    Raises ProtocolError with status 400: HEADER_MISMATCH for a repeated routing header, UNSUPPORTED_PROTOCOL_VERSION
+    (facts: `supported`, `requested`) for a header that names a revision which nobody serves where `_meta` names none,
+    INVALID_PARAMS for `_meta` without what each request must say, HEADER_MISMATCH for headers that are missing or say
+    something else, then UNSUPPORTED_PROTOCOL_VERSION for the version of `_meta`.
     """
     sent = {name: values(raw, name) for name in (VERSION, METHOD, NAME)}
     for name, lines in sent.items():
         if len(lines) > 1:
             raise _mismatch(message, f"the {name.decode()} header is repeated")
+    if sent[VERSION] and sent[VERSION] != [LATEST] and not meta.claims_version:
+        raise _unsupported(message, sent[VERSION][0])
     _check_meta(message, meta)
     if sent[VERSION] != [meta.protocol_version]:
         raise _mismatch(message, "the mcp-protocol-version header is not the version of params._meta")
@@ -57,8 +60,7 @@ def check_modern(raw: RawHeaders, message: Message, meta: Meta) -> None:
         raise _mismatch(message, "the mcp-method header is not the method of the body")
     _check_name(message, sent[NAME])
     if meta.protocol_version != LATEST:
-        facts = {"supported": list(SUPPORTED), "requested": meta.protocol_version}
-        raise ProtocolError("UNSUPPORTED_PROTOCOL_VERSION", "the protocol version is not served", message.id, facts)
+        raise _unsupported(message, meta.protocol_version)
 
 
 def decode_value(value: str) -> str | None:
@@ -102,6 +104,11 @@ def _check_name(message: Message, lines: list[str]) -> None:
         return  # the parameters have no such name: the method itself says so
     if not lines or decode_value(lines[0]) != body_name:
         raise _mismatch(message, f"the mcp-name header is not params.{member} of the body")
+
+
+def _unsupported(message: Message, requested: str | None) -> ProtocolError:
+    facts = {"supported": list(SUPPORTED), "requested": requested}
+    return ProtocolError("UNSUPPORTED_PROTOCOL_VERSION", "the protocol version is not served", message.id, facts)
 
 
 def _mismatch(message: Message, detail: str) -> ProtocolError:

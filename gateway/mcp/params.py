@@ -5,13 +5,15 @@ import re
 import msgspec
 from msgspec import Raw, field
 
-from gateway.mcp.jsonrpc import Message, ProtocolError, is_id, string
+from gateway.mcp.jsonrpc import MAX_ID_BYTES, Message, ProtocolError, is_id, string
 
 PROTOCOL_VERSION = "io.modelcontextprotocol/protocolVersion"
 CLIENT_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 
 _ABSENT = Raw(b"")
+# Some clients write out every member that they could have sent.
+_NULL = b"null"
 _WHERE = re.compile(r"^(.*?)(?: - at `\$(.*)`)?$", re.DOTALL)
 
 
@@ -65,9 +67,6 @@ class _Initialize(msgspec.Struct):
     version: str = field(name="protocolVersion")
 
 
-# Every progress frame repeats the token.
-MAX_TOKEN_BYTES = 4096
-
 NO_META = Meta()
 
 _with_meta = msgspec.json.Decoder(_WithMeta).decode
@@ -83,15 +82,16 @@ def meta_of(message: Message) -> Meta:
     if b'"_meta"' not in params and b"\\u" not in params:  # a key may be written with escapes
         return NO_META
     raw = bytes(_with_meta(params).meta)
-    if not raw:
+    if not raw or raw == _NULL:
         return NO_META
     if raw[:1] != b"{":
         return Meta(fault="params._meta must be an object")
     members = _members(raw)
     token = bytes(members.token)
+    token = b"" if token == _NULL else token
     fault = "" if not token or is_id(token) else "params._meta.progressToken must be a string or an integer"
-    if len(token) > MAX_TOKEN_BYTES:
-        fault = f"params._meta.progressToken must not be longer than {MAX_TOKEN_BYTES} bytes"
+    if len(token) > MAX_ID_BYTES:
+        fault = f"params._meta.progressToken must not be longer than {MAX_ID_BYTES} bytes"
     return Meta(
         progress_token=token if token and not fault else None,
         protocol_version=string(bytes(members.version)),

@@ -62,8 +62,8 @@ _NAMED: Mapping[str, Dialect] = {
 }
 
 
-def identify(versions: Sequence[str], accept: Accept, meta: Meta) -> Dialect:
-    """Tells what a request speaks.
+def identify(versions: Sequence[str], accept: Accept, meta: Meta, method: str = "") -> Dialect:
+    """Finds out what a request speaks.
 
     `versions` holds every value of its MCP-Protocol-Version header. MODERN means that it has to pass
     `headers.check_modern`, which refuses versions that nobody serves, and any contradiction between header and `_meta`.
@@ -73,6 +73,8 @@ def identify(versions: Sequence[str], accept: Accept, meta: Meta) -> Dialect:
     if not versions:
         return _MODERN if meta.claims_version else _UNNAMED
     named = _NAMED.get(versions[0])
+    if named is None and method == "initialize" and not meta.claims_version:
+        return _UNNAMED  # the handshake negotiates in its body, whatever revision the client hopes for
     if named is None or len(set(versions)) > 1:
         return _MODERN
     if meta.claims_version and meta.protocol_version not in _NAMED:
@@ -200,6 +202,8 @@ class Shapes:
         )
 
 
+_MCP_LABELS = frozenset({"modelcontextprotocol", "mcp"})
+
 _meta_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
@@ -207,6 +211,14 @@ def _merged(meta: bytes, own: Mapping[str, bytes], prefix: str) -> bytes:
     """Adds our members to the tool's `_meta`, without those in which it would speak in our name or in MCP's."""
     if not meta:
         return obj(own)
-    reserved = (f"{prefix}/", "io.modelcontextprotocol/")
-    theirs = {key: bytes(raw) for key, raw in _meta_members(meta).items() if not key.startswith(reserved)}
+    theirs = {key: bytes(raw) for key, raw in _meta_members(meta).items() if not _is_reserved(key, prefix)}
     return obj(theirs | dict(own))
+
+
+def _is_reserved(key: str, prefix: str) -> bool:
+    """Says whether a `_meta` key is ours, or of MCP: in 2025-11-25 by its second label, before by any but the last."""
+    of, slash, _ = key.lower().partition("/")
+    if not slash:
+        return False
+    labels = of.split(".")
+    return of == prefix.lower() or not _MCP_LABELS.isdisjoint((*labels[:-1], *labels[1:2]))

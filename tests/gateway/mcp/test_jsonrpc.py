@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import suppress
 from decimal import Decimal
 
 import pytest
@@ -184,10 +185,13 @@ def test_hostile_nesting_is_refused_quickly(body):
 def test_long_numbers_and_escapes_cost_no_more_than_their_length():
     started = time.process_time()
     digits = b"1" * 1_000_000
-    assert decode(b'{"jsonrpc":"2.0","id":%b,"method":"m","params":{"n":%b}}' % (digits, digits)) == Message(
-        digits, "m", b'{"n":%b}' % digits
+    assert decode(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"n":%b}}' % digits) == Message(
+        b"1", "m", b'{"n":%b}' % digits
     )
-    decode(b'{"jsonrpc":"2.0","id":"%b","method":"m","params":{"a":[%b0]}}' % (b'\\"' * 1_000_000, b"[]," * 99))
+    decode(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"s":"%b","a":[%b0]}}' % (b'\\"' * 1_000_000, b"[]," * 99))
+    for id_token in (digits, b"-%b" % digits, b"%be-1" % digits, b'"%b"' % digits):
+        with pytest.raises(ProtocolError):
+            decode(b'{"jsonrpc":"2.0","id":%b,"method":"m"}' % id_token)
     assert time.process_time() - started < 1
 
 
@@ -265,7 +269,18 @@ def test_what_is_not_one_message_is_an_invalid_request_with_the_id_if_it_is_one(
 @pytest.mark.parametrize("params", [b"[]", b"null", b'"x"', b"1", b"[{}]", b"false"])
 def test_params_must_be_an_object(params):
     refused = refusal(b'{"jsonrpc":"2.0","id":"a","method":"tools/call","params":%b}' % params)
-    assert (refused.reason, refused.id, refused.status) == ("INVALID_PARAMS", b'"a"', 400)
+    assert (refused.reason, refused.id, refused.status) == ("INVALID_PARAMS", b'"a"', 200)
+
+
+@pytest.mark.parametrize("rest", [b'"method":"ping"', b'"method":5', b'"result":{}', b'"method":"ping","result":{}'])
+@pytest.mark.parametrize("id_token", [b'"%b"' % (b"x" * 4094), b"1" * 4096, b"1.%b" % (b"0" * 4094)])
+def test_an_id_is_bounded_and_one_that_is_too_long_is_not_repeated(id_token, rest):
+    body = b'{"jsonrpc":"2.0","id":%b,%b}'
+    with suppress(ProtocolError):  # another fault
+        assert decode(body % (id_token, rest)).id == id_token
+    refused = refusal(body % (id_token[:-1] + b"0" + id_token[-1:], rest))
+    assert (refused.reason, refused.id, refused.status) == ("INVALID_REQUEST", None, 400)
+    assert refused.detail == "id must not be longer than 4096 bytes"
 
 
 def test_what_is_said_of_a_body_quotes_nothing_of_it():

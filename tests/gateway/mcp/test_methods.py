@@ -13,6 +13,7 @@ from naru.v1.execution_pb2 import CallToolEvent, CallToolRequest
 from naru.v1.registry_pb2 import ListCatalogResponse
 from tests.support.scripted_registry import (
     AGENT_BUILDER,
+    BOTH,
     LEGACY,
     TOKEN,
     fail,
@@ -315,6 +316,29 @@ class TestCallTool:
         answer = await post(gateway, rpc("tools/call", params), **AGENT_BUILDER)
         assert (answer.status, answer.json["error"]["code"], answer.json["id"]) == (200, -32602, 1)
         assert script.calls == []
+
+    @pytest.mark.parametrize("params", [None, [], "x", 1, False])
+    async def test_params_that_are_no_object(self, gateway, script, params):
+        for headers in (AGENT_BUILDER, LEGACY):
+            answer = await post(gateway, {**rpc("tools/list"), "params": params}, **headers)
+            assert (answer.status, answer.json["error"]["code"], answer.json["id"]) == (200, -32602, 1)
+
+    async def test_an_id_of_a_megabyte(self, gateway, script):
+        answer = await post(gateway, tool_call(id="x" * 1_000_000), Accept="text/event-stream")
+        assert (len(answer.body) < 2000, script.calls) == (True, [])
+        assert b'"id":null' in answer.body
+
+    async def test_an_unknown_version_in_the_header(self, gateway, script):
+        headers = {**BOTH, "MCP_Protocol_Version": "2026-05-11"}
+        asked = rpc("initialize", {"protocolVersion": "2026-05-11", "capabilities": {}})
+        answer = await post(gateway, asked, **headers)
+        assert (answer.status, answer.json["result"]["protocolVersion"]) == (200, "2025-11-25")
+        for message in (rpc("tools/list"), rpc("ping"), tool_call(), rpc("made up")):
+            answer = await post(gateway, message, **headers)
+            error = answer.json["error"]
+            assert (answer.status, error["code"], error["data"]["requested"]) == (400, -32022, "2026-05-11")
+            assert "2025-11-25" in error["data"]["supported"]
+            assert "2026-05-11" in error["message"]
 
     async def test_params_of_another_shape_in_modern(self, gateway, script):
         body, headers = modern(rpc("tools/call", {"name": "x", "arguments": []}))

@@ -137,6 +137,17 @@ def test_an_unsupported_version_is_told_what_is_supported():
     }
 
 
+@pytest.mark.parametrize("version", [b"2026-05-11", b"v1", b"", b"\xff"])
+@pytest.mark.parametrize("meta", ["", CAPABLE, '"progressToken":1'])
+def test_an_unknown_version_without_meta_is_named_rather_than_what_meta_lacks(version, meta):
+    message = request(meta=meta)
+    with pytest.raises(ProtocolError) as caught:
+        check_modern(headers(version=version), message, meta_of(message))
+    assert (caught.value.reason, caught.value.status) == ("UNSUPPORTED_PROTOCOL_VERSION", 400)
+    assert caught.value.facts["requested"] == version.decode("latin-1")
+    assert "2025-11-25" in caught.value.facts["supported"]
+
+
 @pytest.mark.parametrize(
     ("value", "name", "passes"),
     [

@@ -120,18 +120,23 @@ def test_a_progress_token_that_every_frame_would_repeat_is_bounded():
     assert meta.progress_token is None
 
 
-@pytest.mark.parametrize("token", ["null", "true", "1.5", "{}", "[]"])
+@pytest.mark.parametrize("token", ["true", "1.5", "{}", "[]"])
 def test_a_progress_token_of_another_type_is_a_fault(token):
     meta = meta_of(with_meta(f'{{"progressToken":{token}}}'))
     assert meta.progress_token is None
     assert "progressToken" in fault(call_tool_params, '{"name":"x"}', meta)
 
 
-@pytest.mark.parametrize("raw", ["null", "[]", '"x"', "5"])
+@pytest.mark.parametrize("raw", ["false", "[]", '"x"', "5"])
 def test_meta_that_is_no_object_is_a_fault(raw):
     meta = meta_of(with_meta(raw))
     assert "params._meta" in fault(list_tools_cursor, "{}", meta)
     assert not meta.claims_version
+
+
+def test_null_is_how_some_clients_write_what_is_absent():
+    assert meta_of(with_meta("null")) == NO_META
+    assert meta_of(with_meta('{"progressToken":null}')) == Meta()
 
 
 def test_values_of_other_types_in_meta_are_told_apart_from_absent_ones():

@@ -78,6 +78,14 @@ def test_who_is_asking(versions, accepted, meta, dialect):
     assert identify(versions, accepted, meta) == dialect
 
 
+@pytest.mark.parametrize("version", ["2026-05-11", "2026-07-28", "2099-01-01", "nonsense", ""])
+@pytest.mark.parametrize("accepted", [BOTH, ANY, SSE, NDJSON])
+def test_a_handshake_negotiates_in_its_body_whatever_its_header_says(version, accepted):
+    assert identify([version], accepted, NO_META, "initialize") == legacy("2025-03-26", named=False)
+    assert identify([version], accepted, NO_META, "tools/list") == MODERN
+    assert identify([version], accepted, claims("2026-07-28"), "initialize") == MODERN
+
+
 @pytest.mark.parametrize(
     ("dialect", "expected"),
     [
@@ -211,6 +219,31 @@ def test_a_call_for_modern_clients():
         "isError": False,
         "_meta": OWN_META,
     }
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("xdata.kr/error", "XDATA.KR/error", "Xdata.Kr/next", "xdata.kr/", "xdata.kr/a/b"),
+        *("io.modelcontextprotocol/serverInfo", "IO.ModelContextProtocol/x", "dev.mcp/x", "com.MCP.tools/x"),
+        *("org.modelcontextprotocol.api/x", "modelcontextprotocol.io/x", "mcp.dev/x", "tools.mcp.com/x"),
+        *("api.modelcontextprotocol.org/x", "a.b.mcp.c/x"),
+    ],
+)
+def test_no_tool_says_in_meta_what_only_we_or_mcp_may_say(key):
+    meta = json.dumps({key: "forged", "k": 1}).encode()
+    for dialect in (legacy("2025-11-25"), AGENT_BUILDER):
+        assert json.loads(SHAPES.call(dialect, CONTENT, meta=meta))["_meta"] == {"k": 1}
+    assert json.loads(SHAPES.call(MODERN, CONTENT, meta=meta))["_meta"] == {"k": 1} | OWN_META
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["error", "xdata.kr", "evil/error", "xdata.krx/y", "mcp", "mcp/x", "com.example.mcp/x", "com.mcps/x", "/x", ""],
+)
+def test_every_other_key_in_meta_is_the_tools_own(key):
+    meta = json.dumps({key: 1.5}).encode()
+    assert json.loads(SHAPES.call(legacy("2025-11-25"), CONTENT, meta=meta))["_meta"] == {key: 1.5}
 
 
 def test_meta_of_a_call_is_the_tools_and_ours_and_no_tool_speaks_in_our_name():
