@@ -17,6 +17,8 @@ from naru.environment import Bind
 from naru.event_loop import LoopWatch
 from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
 from registry_service.accounts import AccountsServicer
+from registry_service.calls.admission import Admissions
+from registry_service.calls.runner import Calls
 from registry_service.catalog import Catalog
 from registry_service.errors import NaruError
 from registry_service.execution import ExecutionServicer
@@ -113,7 +115,7 @@ class Process:
         self._ledger: Ledger | None = None
         self._endpoints: EndpointClient | None = None
         self._checks: Checks | None = None
-        self._execution: ExecutionServicer | None = None
+        self._calls: Calls | None = None
         self._names = self._add_services(plans)
 
     def _add_services(self, plans: Mapping[str, Plan]) -> list[str]:
@@ -141,22 +143,23 @@ class Process:
 
     def _make_execution(self) -> ExecutionServicer:
         settings = self._settings
-        self._ledger = Ledger(self._database)
+        self._ledger = ledger = Ledger(self._database)
         self._checks = checks = Checks()
-        self._endpoints = EndpointClient(
+        self._endpoints = endpoints = EndpointClient(
             settings.endpoint_networks, settings.secrets_dir, settings.max_result_bytes, checks
         )
-        self._execution = ExecutionServicer(
-            catalog=self._catalog,
-            ledger=self._ledger,
-            database=self._database,
-            endpoints=self._endpoints,
-            checks=checks,
-            pepper=settings.pepper,
+        self._calls = Calls(
+            admissions=Admissions(
+                catalog=self._catalog, ledger=ledger, endpoints=endpoints, checks=checks, pepper=settings.pepper
+            ),
+            ledger=ledger,
+            endpoints=endpoints,
             default_timeout=settings.default_timeout,
             max_timeout=settings.max_timeout,
         )
-        return self._execution
+        return ExecutionServicer(
+            calls=self._calls, catalog=self._catalog, database=self._database, pepper=settings.pepper
+        )
 
     async def listen(self) -> None:
         """Takes the port. Until the database can be used, health says NOT_SERVING and RPCs say why."""
@@ -255,10 +258,10 @@ class Process:
         _log.info("stopped")
 
     async def _finish(self, grace: float) -> None:
-        if self._execution is None:
+        if self._calls is None:
             await self._stop_server(grace)
         else:
-            await asyncio.gather(self._stop_server(grace), self._execution.drain(grace))
+            await asyncio.gather(self._stop_server(grace), self._calls.drain(grace))
 
     async def _stop_server(self, grace: float) -> None:
         lame_duck = min(grace, LAME_DUCK_SECONDS)

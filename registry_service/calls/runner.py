@@ -1,15 +1,14 @@
-"""Calls: admission, the endpoint, settlement. Each runs as a task of the process, whatever becomes of its RPC."""
+"""Runs calls: each is a task of the process, from its admission to its settlement, whatever becomes of its RPC."""
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Mapping
 
 import structlog
 
 from naru.v1 import errors_pb2, execution_pb2, wire
-from registry_service.catalog import AccountEntry, Catalog, ToolEntry, View
+from registry_service.calls.admission import Admissions, leave
+from registry_service.calls.call import Call, Event, Outcome, Ready, time_limit
 from registry_service.errors import (
     CallOutcomeUnknownError,
     Fact,
@@ -19,26 +18,15 @@ from registry_service.errors import (
     ToolFailedError,
     ToolTimedOutError,
 )
-from registry_service.identity.caller import Caller
-from registry_service.ledger.ledger import Admission, Ledger, new_call_id
-from registry_service.storage.models import now_micros
-from registry_service.telemetry.metrics import CALLS_RUNNING, PROGRESS_DROPPED, observe_call
+from registry_service.ledger.ledger import Ledger
+from registry_service.telemetry.metrics import CALLS_RUNNING, observe_call
 from registry_service.upstreams.egress import Attempt
 from registry_service.upstreams.http.client import EndpointClient
-from registry_service.upstreams.http.request import Request, call_headers, child_of
+from registry_service.upstreams.http.request import call_headers, child_of
 from registry_service.upstreams.http.response import Answer
 
-# How often a call is prepared anew because the catalog changed before it could be admitted.
-ADMISSION_ATTEMPTS = 5
 # How long an outcome may take to be recorded before the client hears that it is not known.
 SETTLE_SECONDS = 10.0
-# What is left of a client's time limit to record the outcome and tell it: a tenth, at most this. If half of it has gone
-# by and nothing is recorded, the other half is for telling that.
-ANSWER_SECONDS = 0.5
-# Progress that a slow client has not fetched yet; the oldest goes first.
-PROGRESS_KEPT = 64
-# Of a message of progress, in characters.
-MESSAGE_KEPT = 2000
 # How long calls that were cut may take to be recorded.
 CUT_SECONDS = 1.0
 
@@ -47,105 +35,24 @@ _ERROR_LOGGED = 300
 _OUTCOMES = {number: name.lower() for name, number in execution_pb2.Call.State.items()}
 _SUCCEEDED, _TOOL_ERROR = execution_pb2.Call.SUCCEEDED, execution_pb2.Call.TOOL_ERROR
 
-Event: TypeAlias = execution_pb2.CallToolEvent
-
 _log = structlog.get_logger()
 
 
-class Ready(NamedTuple):
-    """A call that nothing but its admission keeps from running; `revision` is that of the view it was decided on."""
-
-    revision: int
-    account: AccountEntry
-    lane: str
-    tool: ToolEntry
-    request: Request
-
-
-class Call:
-    """The state of one call that its RPC watches. `client_seconds` is the client's time limit, None without one."""
-
-    __slots__ = (
-        "abandoned",
-        "admitted",
-        "call_id",
-        "caller",
-        "changed",
-        "client_deadline",
-        "client_seconds",
-        "cut",
-        "progress",
-        "reported",
-        "rpc",
-    )
-
-    def __init__(self, rpc: execution_pb2.CallToolRequest, caller: Caller, client_seconds: float | None) -> None:
-        self.call_id = new_call_id()
-        self.rpc = rpc
-        self.caller = caller
-        self.client_seconds = client_seconds
-        # Of the event loop's clock.
-        self.client_deadline = None if client_seconds is None else asyncio.get_running_loop().time() + client_seconds
-        self.admitted: Ready | None = None
-        # The RPC is over, and nobody waits for the result.
-        self.abandoned = False
-        # The process stops before the call has ended.
-        self.cut = False
-        self.progress: deque[Event.Progress] = deque(maxlen=PROGRESS_KEPT)
-        self.reported = float("-inf")
-        # Set on admission, on progress and at the end, for an RPC that streams.
-        self.changed = asyncio.Event() if rpc.stream else None
-
-    def report(self, progress: float, total: float | None, message: str) -> None:
-        """Keeps an endpoint's progress for the RPC, if it is progress: the contract promises that it grows."""
-        rises = progress > self.reported
-        if not rises or len(self.progress) == PROGRESS_KEPT:
-            PROGRESS_DROPPED.inc()
-        if rises:
-            self.reported = progress
-            self.progress.append(Event.Progress(progress=progress, total=total, message=message[:MESSAGE_KEPT]))
-            self.tell()
-
-    def tell(self) -> None:
-        """Wakes the RPC, if it streams."""
-        if self.changed is not None:
-            self.changed.set()
-
-
-class Limit(NamedTuple):
-    """The time limit that fires first: `tool`, `client` or `server`. `at` is of the event loop's clock."""
-
-    name: str
-    seconds: float
-    at: float
-
-
-class Outcome(NamedTuple):
-    """What goes to the ledger, and what the RPC gets: an answer or an error."""
-
-    state: "execution_pb2.Call.State.ValueType"
-    reason: "errors_pb2.Reason.ValueType"
-    answer: Answer | None
-    error: BaseException | None
-
-
 class Calls:
-    """The calls of this process. `prepare` makes one ready on a view of the catalog, or raises why it may not run."""
+    """The calls of this process. `default_timeout` and `max_timeout` are in seconds."""
 
     def __init__(
         self,
         *,
-        catalog: Catalog,
+        admissions: Admissions,
         ledger: Ledger,
         endpoints: EndpointClient,
-        prepare: Callable[[View, Call], Awaitable[Ready]],
         default_timeout: float,
         max_timeout: float,
     ) -> None:
-        self._catalog = catalog
+        self._admissions = admissions
         self._ledger = ledger
         self._endpoints = endpoints
-        self._prepare = prepare
         self._default_timeout = default_timeout
         self._max_timeout = max_timeout
         self._running: dict[asyncio.Task[Event], Call] = {}
@@ -175,14 +82,19 @@ class Calls:
 
     def _ended(self, task: "asyncio.Task[Event]") -> None:
         call = self._running.pop(task)
-        call.tell()
+        call.ring()
         error = None if task.cancelled() else task.exception()
         if call.abandoned and error is not None and not isinstance(error, NaruError):
             _log.error("call failed", call_id=call.call_id, exc_info=error)
 
     async def _run(self, call: Call) -> Event:
         try:
-            return await self._admit_and_execute(call)
+            ready = await self._admissions.admit(call)
+            call.admit(ready)
+            try:
+                return await self._execute(call, ready)
+            finally:
+                leave(ready)
         except NaruError as error:
             if call.admitted is None:
                 _log_refusal(call, error)
@@ -195,32 +107,7 @@ class Calls:
             # It had ended, and was being recorded.
             raise _unknown(call, call.admitted, "the service stopped") from None
 
-    async def _admit_and_execute(self, call: Call) -> Event:
-        view = self._catalog.view
-        for _ in range(ADMISSION_ATTEMPTS):
-            try:
-                ready = await self._prepare(view, call)
-            except NaruError:
-                # Another replica may have changed what forbids the call.
-                newest = await self._catalog.fresh()
-                if newest.revision == view.revision:
-                    raise
-                view = newest
-                continue
-            ready.tool.running.count += 1
-            try:
-                if await self._ledger.admit(_admission(call, ready)):
-                    return await self._execute(call, ready)
-            finally:
-                ready.tool.running.count -= 1
-            view = await self._catalog.fresh()
-        raise ServiceUnavailableError(
-            "the catalog changes too often for a call to be admitted", cause="catalog_changes"
-        )
-
     async def _execute(self, call: Call, ready: Ready) -> Event:
-        call.admitted = ready
-        call.tell()
         started = time.perf_counter()
         outcome = Outcome(execution_pb2.Call.FAILED, errors_pb2.INTERNAL, None, None)
         CALLS_RUNNING.inc()
@@ -252,58 +139,30 @@ class Calls:
 
     async def _ask(self, call: Call, ready: Ready) -> Answer:
         caller, attempt = call.caller, Attempt()
-        limit = self._limit(call, ready.tool)
-        left = limit.at - asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        limit = time_limit(call, ready.tool.definition.timeout, self._default_timeout, self._max_timeout, now)
         headers = call_headers(call.call_id, caller.request_id, child_of(caller.traceparent), caller.tracestate)
-        headers["X-Naru-Deadline-Ms"] = str(max(0, int(left * 1000)))
+        headers["X-Naru-Deadline-Ms"] = str(max(0, int((limit.at - now) * 1000)))
         try:
             async with asyncio.timeout_at(limit.at):
-                return await self._endpoints.call(
-                    ready.request, headers, attempt, call.report if call.rpc.stream else None
-                )
+                report = None if call.mailbox is None else call.mailbox.report
+                return await self._endpoints.call(ready.request, headers, attempt, report)
         except TimeoutError:
             safe = not attempt.connected or ready.request.idempotent
             raise ToolTimedOutError(
                 timeout_seconds=round(limit.seconds, 3), limit=limit.name, safe_to_retry=safe
             ) from None
 
-    def _limit(self, call: Call, tool: ToolEntry) -> Limit:
-        wanted = tool.definition.timeout
-        seconds = min(self._default_timeout if wanted is None else wanted, self._max_timeout)
-        limit = Limit("tool" if seconds == wanted else "server", seconds, asyncio.get_running_loop().time() + seconds)
-        if call.client_deadline is None or call.client_seconds is None:
-            return limit
-        client = call.client_deadline - _reserve(call.client_seconds)
-        return limit if limit.at <= client else Limit("client", call.client_seconds, client)
-
     async def _settle(self, call: Call, ready: Ready, outcome: Outcome) -> None:
-        """The ledger keeps at it when this gives up."""
+        """Records the outcome. The ledger keeps at it when this gives up."""
         until = asyncio.get_running_loop().time() + SETTLE_SECONDS
-        if call.client_deadline is not None and call.client_seconds is not None:
-            until = min(until, call.client_deadline - _reserve(call.client_seconds) / 2)
+        if (told_by := call.told_by(1 / 2)) is not None:
+            until = min(until, told_by)
         try:
             async with asyncio.timeout_at(until):
                 await self._ledger.settle(call.call_id, outcome.state, outcome.reason)
         except TimeoutError:
             raise _unknown(call, ready, "the outcome could not be recorded in time") from outcome.error
-
-
-def _reserve(client_seconds: float) -> float:
-    return min(ANSWER_SECONDS, client_seconds / 10)
-
-
-def _admission(call: Call, ready: Ready) -> Admission:
-    return Admission(
-        call_id=call.call_id,
-        client_id=ready.account.client_id,
-        tool=ready.tool.name,
-        version=ready.tool.version,
-        lane=ready.lane,
-        session_id=call.rpc.session_id,
-        request_id=call.rpc.jsonrpc_id,
-        revision=ready.revision,
-        create_time=now_micros(),
-    )
 
 
 def _unknown(call: Call, ready: Ready, message: str) -> CallOutcomeUnknownError:

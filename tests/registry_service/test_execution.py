@@ -27,6 +27,8 @@ from naru.v1 import (
 from registry_service import execution as execution_module
 from registry_service.accounts import AccountsServicer
 from registry_service.calls import runner as calls_module
+from registry_service.calls.admission import Admissions
+from registry_service.calls.runner import Calls
 from registry_service.catalog import Catalog
 from registry_service.execution import ExecutionServicer
 from registry_service.identity.caller import CALLER, Caller
@@ -66,16 +68,13 @@ class House:
         self.ledger: Ledger | None = ledger
         self.checks = Checks()
         self.endpoints = EndpointClient([ip_network("127.0.0.0/8")], secrets_dir, 8 * MEBIBYTE, self.checks)
-        self.execution = ExecutionServicer(
-            catalog=self.catalog,
-            ledger=ledger,
-            database=database,
-            endpoints=self.endpoints,
-            checks=self.checks,
-            pepper=PEPPER,
-            default_timeout=20,
-            max_timeout=30,
+        admissions = Admissions(
+            catalog=self.catalog, ledger=ledger, endpoints=self.endpoints, checks=self.checks, pepper=PEPPER
         )
+        self.calls = Calls(
+            admissions=admissions, ledger=ledger, endpoints=self.endpoints, default_timeout=20, max_timeout=30
+        )
+        self.execution = ExecutionServicer(calls=self.calls, catalog=self.catalog, database=database, pepper=PEPPER)
         self.server = grpc.aio.server(options=OPTIONS)
         guarded = cast(grpc.aio.Server, GuardedServer(self.server, gate := Gate("starting"), Tokens(ADMIN, SERVICE)))
         execution_pb2_grpc.add_ExecutionServicer_to_server(self.execution, guarded)
@@ -100,7 +99,7 @@ class House:
 
     async def close(self) -> None:
         await self.channel.close()
-        await self.execution.drain(0)
+        await self.calls.drain(0)
         await self.server.stop(0)
         await self.close_ledger()
         await self.endpoints.close()
@@ -587,12 +586,12 @@ class TestDisconnects:
             await session.execute(text("UPDATE calls SET session_id = session_id"))
             rpc = house.start(stream=stream, on_disconnect=on_disconnect)
             waiting = asyncio.ensure_future(rpc.read())
-            await eventually(lambda: house.execution._calls._running)
-            (call,) = house.execution._calls._running.values()
+            await eventually(lambda: house.calls._running)
+            (call,) = house.calls._running.values()
             rpc.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             await eventually(lambda: call.abandoned)
-        await eventually(lambda: not house.execution._calls._running)
+        await eventually(lambda: not house.calls._running)
         await house.call()
         states = [row.state for row in await house.rows()]
         assert states in ([SUCCEEDED], [execution_pb2.Call.CANCELLED, SUCCEEDED])
@@ -665,8 +664,8 @@ class TestLimits:
 
     @pytest.mark.parametrize(("wanted", "seconds"), [(None, 0.2), ("1h", 0.4)])
     async def test_the_servers_limits(self, house, monkeypatch, wanted, seconds):
-        monkeypatch.setattr(house.execution._calls, "_default_timeout", 0.2)
-        monkeypatch.setattr(house.execution._calls, "_max_timeout", 0.4)
+        monkeypatch.setattr(house.calls, "_default_timeout", 0.2)
+        monkeypatch.setattr(house.calls, "_max_timeout", 0.4)
         await house.tool("/hang", timeout=wanted)
         facts = (await failing(house.call())).facts
         assert (facts["limit"], facts["timeout_seconds"]) == ("server", seconds)
@@ -708,7 +707,7 @@ class TestTroubleWithTheLedger:
         async with house.database.write() as session:
             await session.execute(text("UPDATE calls SET session_id = session_id"))
             house.endpoint.gate.set()
-            await house.execution.drain(0.2)
+            await house.calls.drain(0.2)
             assert (await waiting).reason == "CALL_OUTCOME_UNKNOWN"
         await house.settled(execution_pb2.Call.SUCCEEDED)
 
@@ -752,7 +751,7 @@ class TestTheUnforeseen:
         rpc.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         async with asyncio.timeout(5):
-            while not next(iter(house.execution._calls._running.values())).abandoned:
+            while not next(iter(house.calls._running.values())).abandoned:
                 await asyncio.sleep(0.01)
         self.gate.set()
         await house.settled(execution_pb2.Call.FAILED)
@@ -765,7 +764,7 @@ class TestDrain:
         await house.tool("/gate")
         waiting = asyncio.ensure_future(house.call())
         await house.endpoint.arrived()
-        draining = asyncio.ensure_future(house.execution.drain(10))
+        draining = asyncio.ensure_future(house.calls.drain(10))
         await asyncio.sleep(0)
         assert not draining.done()
         house.endpoint.gate.set()
@@ -778,7 +777,7 @@ class TestDrain:
         await house.tool("/hang")
         waiting = asyncio.ensure_future(failing(house.call(on_disconnect=on_disconnect)))
         await house.endpoint.arrived()
-        await house.execution.drain(0.1)
+        await house.calls.drain(0.1)
         failure = await waiting
         row = await house.row()
         assert (failure.reason, failure.facts["call_id"]) == ("CALL_OUTCOME_UNKNOWN", row.call_id)
@@ -794,7 +793,7 @@ class TestDrain:
         ]
         for _ in calls:
             await house.endpoint.arrived()
-        await house.execution.drain(0.38)
+        await house.calls.drain(0.38)
         told: Counter[str] = Counter()
         for answer in await asyncio.gather(*calls, return_exceptions=True):
             told["UNKNOWN" if isinstance(answer, grpc.aio.AioRpcError) else "SUCCEEDED"] += 1
@@ -806,7 +805,7 @@ class TestDrain:
 
     async def test_nothing_to_wait_for_is_not_waited_for(self, house):
         async with asyncio.timeout(1):
-            await house.execution.drain(60)
+            await house.calls.drain(60)
 
 
 @BOTH_DATABASES
