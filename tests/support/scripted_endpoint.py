@@ -279,7 +279,7 @@ def _play(script: Script) -> Mode:
             await asyncio.sleep(0)
         if script.end == "stall":
             await asyncio.Event().wait()
-        if script.framing == "chunked" and script.end != "drop":
+        if script.framing == "chunked" and script.end != "drop" and script.status:
             await connection.send(b"0\r\n\r\n")
         connection.keep = script.end == "keep"
         if script.end == "drop":

@@ -1,6 +1,5 @@
 """One HTTP call of a tool's endpoint. The only importer of the HTTP client, egress.py and the CLI aside."""
 
-import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,9 +15,9 @@ from registry_service.errors import (
     ToolUnreachableError,
 )
 from registry_service.tools.checks import Checks
-from registry_service.upstreams.egress import ATTEMPT, Attempt, Connector, Guard, Network
+from registry_service.upstreams.egress import ATTEMPT, MAX_HEAD_BYTES, Attempt, Connector, Guard, Network
 from registry_service.upstreams.http.body import Body
-from registry_service.upstreams.http.event_stream import OnProgress, StreamedAnswer
+from registry_service.upstreams.http.event_stream import STREAM_FACTOR, OnProgress, StreamedAnswer
 from registry_service.upstreams.http.media_type import Kind, Media, parse_media
 from registry_service.upstreams.http.request import Request, Route
 from registry_service.upstreams.http.response import (
@@ -29,6 +28,7 @@ from registry_service.upstreams.http.response import (
     from_nothing,
     refuse,
 )
+from registry_service.upstreams.http.turns import Pace, Turns
 from registry_service.upstreams.secrets import SecretFiles
 
 # How long one address may take to accept a connection. The call's own deadline holds besides.
@@ -38,6 +38,12 @@ ERROR_BODY_SECONDS = 5.0
 # Too early, too many, took too long: the statuses below 500 that may be another one later.
 _MAY_PASS = frozenset({408, 425, 429})
 _ROUTES = 4096
+# From here on, the endpoint has to wait until what it sent was read.
+_READ_BYTES = 64 * 1024
+# More than fit into a head, unless they say nothing.
+_MAX_HEADERS = 4096
+# What of a stream is cut to frames at a time.
+_STREAM_SLICE = 4 * 1024
 
 
 class _BrokenOffError(Exception):
@@ -69,15 +75,23 @@ class EndpointClient:
         self._checks = checks
         self._routes: dict[tuple[str, str, str], Route] = {}
         self._session: aiohttp.ClientSession | None = None
+        self._turns = Turns()
 
     async def open(self) -> None:
         """Needs a running event loop."""
+        connector = Connector(self._guard)
+        self._turns = connector.turns
         self._session = aiohttp.ClientSession(
-            connector=Connector(self._guard),
+            connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             headers={"Accept-Encoding": "gzip, deflate, br"},
             auto_decompress=False,
+            read_bufsize=_READ_BYTES,
+            # The connector bounds the whole head.
+            max_line_size=2 * MAX_HEAD_BYTES,
+            max_field_size=2 * MAX_HEAD_BYTES,
+            max_headers=_MAX_HEADERS,
             middlewares=(_send_once,),
             trust_env=False,
         )
@@ -111,10 +125,11 @@ class EndpointClient:
         ATTEMPT.set(attempt)
         request.headers.update(headers)
         response = await self._send(request, attempt)
+        content = _Content(response, attempt, self._turns)
         try:
-            answer = await self._read(response, request, headers["X-Naru-Call-Id"], on_progress)
+            answer = await self._read(content, request, headers["X-Naru-Call-Id"], on_progress)
         except (aiohttp.ClientError, OSError) as error:
-            raise ToolUnreachableError("the connection was lost during the answer", detail="broken off") from error
+            raise _broken_off("the connection was lost during the answer") from error
         finally:
             # Closes the connection, unless the body was read to its end: then it has been handed back already.
             response.close()
@@ -126,12 +141,11 @@ class EndpointClient:
         try:
             return await self._send_as_often_as_right(request)
         except _BrokenOffError as error:
-            message = "the connection was lost before the answer"
-            raise ToolUnreachableError(message, detail="broken off") from error
+            raise _broken_off("the connection was lost before the answer") from error
         except aiohttp.InvalidURL as error:
             raise ToolUnreachableError(detail="address not allowed", safe_to_retry=False) from error
         except aiohttp.ClientResponseError as error:
-            raise ToolResponseInvalidError(detail="malformed HTTP") from error
+            raise ToolResponseInvalidError(detail=attempt.fault or "malformed HTTP") from error
         except aiohttp.ClientError as error:
             if attempt.refused:
                 raise ToolUnreachableError(detail="address not allowed", safe_to_retry=False) from error
@@ -155,29 +169,64 @@ class EndpointClient:
         )
 
     async def _read(
-        self, response: aiohttp.ClientResponse, request: Request, call_id: str, on_progress: OnProgress | None
+        self, content: "_Content", request: Request, call_id: str, on_progress: OnProgress | None
     ) -> Answer:
+        response = content.response
         status, headers = response.status, response.headers
         media = parse_media(headers.get("Content-Type"))
         if status in (401, 403):
             raise ToolRefusedError(http_status=status, safe_to_retry=False)
         if not 200 <= status < 300:
-            return await _read_refusal(response, media)
+            return await _read_refusal(content, media)
         if status in (204, 205):
             return from_nothing(request.expected)
-        body = Body(response.content.readany, headers.get("Content-Encoding", ""))
         if media.kind is Kind.NDJSON or media.kind is Kind.SSE:
+            body = content.body(self._limit * STREAM_FACTOR)
             return await self._read_stream(body, StreamedAnswer(media, request.expected, self._limit, on_progress))
-        whole = await body.read_all(self._limit)
+        whole = await content.body(self._limit).read_all(self._limit)
         return from_body(whole, media, request.expected, f"naru://calls/{call_id}/result")
 
     @staticmethod
     async def _read_stream(body: Body, stream: StreamedAnswer) -> Answer:
         while chunk := await body.read():
-            if answer := stream.feed(chunk):
-                return answer
-            await asyncio.sleep(0)  # an endpoint that sends as fast as it can must not hold up others
+            for start in range(0, len(chunk), _STREAM_SLICE):
+                part = chunk[start : start + _STREAM_SLICE]
+                if answer := stream.feed(part, sparing=body.pace.in_turns):
+                    return answer
+                if b"\n" not in part and b"\r" not in part:
+                    body.pace.credit(len(part))  # of a large frame
+                await body.pace.rest()
         return stream.finish()
+
+
+class _Content:
+    """The content of an answer whose head has come."""
+
+    def __init__(self, response: aiohttp.ClientResponse, attempt: Attempt, turns: Turns) -> None:
+        self.response = response
+        self._attempt = attempt
+        self._turns = turns
+
+    def body(self, limit: int) -> Body:
+        """Returns what reads the body, of which `limit` bytes may come. Raises ToolResponseInvalidError."""
+        encoding = self.response.headers.get("Content-Encoding", "")
+        return Body(self._read_raw, encoding, limit, Pace(self._attempt.effort, self._turns))
+
+    async def _read_raw(self, pace: Pace) -> bytes:
+        content = self.response.content
+        raw = content.read_nowait()
+        if not raw and not content.at_eof():
+            raw = await content.readany()
+            pace.waited()
+        if raw or not self._attempt.fault:
+            return raw
+        if self._attempt.fault == "broken off":
+            raise _broken_off("the connection was lost during the answer")
+        raise ToolResponseInvalidError(detail=self._attempt.fault)
+
+
+def _broken_off(message: str) -> ToolUnreachableError:
+    return ToolUnreachableError(message, detail="broken off")
 
 
 def _told(error: aiohttp.ClientError) -> str:
@@ -187,8 +236,9 @@ def _told(error: aiohttp.ClientError) -> str:
     return f"{kind}: {cause}" if cause else kind
 
 
-async def _read_refusal(response: aiohttp.ClientResponse, media: Media) -> Answer:
+async def _read_refusal(answer: _Content, media: Media) -> Answer:
     """What is neither a 2xx nor a refusal of our credential: redirects too, which are never followed."""
+    response = answer.response
     status = response.status
     facts: dict[str, Fact] = {"http_status": status}
     if status < 500 and status not in _MAY_PASS:
@@ -199,9 +249,7 @@ async def _read_refusal(response: aiohttp.ClientResponse, media: Media) -> Answe
         facts["retry_after_seconds"] = int(retry_after[:6])
     start = b""
     # An unknown encoding, a body that breaks off or does not come: the status matters more.
-    with contextlib.suppress(ToolResponseInvalidError, aiohttp.ClientError, OSError, TimeoutError):
-        body = Body(response.content.readany, response.headers.get("Content-Encoding", ""))
-        async with asyncio.timeout(ERROR_BODY_SECONDS):
-            start = await body.read_start(ERROR_BODY_BYTES)
+    with contextlib.suppress(ToolResponseInvalidError, aiohttp.ClientError, OSError):
+        start = await answer.body(ERROR_BODY_BYTES).read_start(ERROR_BODY_BYTES, ERROR_BODY_SECONDS)
     content = from_http_error(start, media)
     return Answer(content, is_error=True, reason=errors_pb2.TOOL_HTTP_ERROR, facts=facts)

@@ -45,15 +45,16 @@ class StreamedAnswer:
         self._rest = limit * STREAM_FACTOR
         self._on_progress = on_progress
 
-    def feed(self, chunk: bytes) -> Answer | None:
+    def feed(self, chunk: bytes, *, sparing: bool = False) -> Answer | None:
         """Takes the next bytes and returns the answer once they complete it.
 
-        Raises ToolResponseInvalidError for a frame that is not one, ResultTooLargeError.
+        Of the progress in them only the last is passed on if `sparing`. Raises ToolResponseInvalidError for a frame
+        that is not one, ResultTooLargeError.
         """
         self._rest -= len(chunk)
         if self._rest < 0:
             raise ResultTooLargeError(limit_bytes=self._limit * STREAM_FACTOR)
-        return self._first_answer(self._frames.feed(chunk))
+        return self._first_answer(self._frames.feed(chunk), sparing=sparing)
 
     def finish(self) -> Answer:
         """Says that no bytes follow. Raises ToolResponseInvalidError where there was no result."""
@@ -62,16 +63,27 @@ class StreamedAnswer:
             raise ToolResponseInvalidError(detail="the stream ended without a result")
         return answer
 
-    def _first_answer(self, frames: Iterable[bytes]) -> Answer | None:
+    def _first_answer(self, frames: Iterable[bytes], *, sparing: bool = False) -> Answer | None:
+        last: _Frame | None = None
         for raw in frames:
             frame: _Frame = parse_with(_decode_frame, decode_text(raw, self._charset))
             if (error := bytes(frame.error)) not in (b"", b"null"):
                 return from_stream_error(error.decode())
             if result := bytes(frame.result):
                 return from_json(result.decode(), self._expected)
-            if frame.progress is not None and self._on_progress is not None:
-                self._on_progress(frame.progress, frame.total, frame.message or "")
+            if frame.progress is None:
+                continue
+            if sparing:
+                last = frame
+            else:
+                self._report(frame)
+        if last is not None:
+            self._report(last)
         return None
+
+    def _report(self, frame: _Frame) -> None:
+        if frame.progress is not None and self._on_progress is not None:
+            self._on_progress(frame.progress, frame.total, frame.message or "")
 
 
 class _Lines:
@@ -80,24 +92,22 @@ class _Lines:
     def __init__(self, ends: re.Pattern[bytes], limit: int) -> None:
         self._split = ends.split
         self._limit = limit
-        self._partial: list[bytes] = []
-        self._size = 0
+        # One buffer, not a list: of a line in tiny chunks, each would cost many times its size.
+        self._partial = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
         *whole, partial = self._split(chunk)
-        if whole:
-            whole[0] = b"".join((*self._partial, whole[0]))
+        if whole and self._partial:
+            self._partial += whole[0]
+            whole[0] = bytes(self._partial)
             self._partial.clear()
-            self._size = 0
-        if partial:
-            self._partial.append(partial)
-            self._size += len(partial)
-        if self._size > self._limit or any(len(line) > self._limit for line in whole):
+        self._partial += partial
+        if len(self._partial) > self._limit or any(len(line) > self._limit for line in whole):
             raise ResultTooLargeError(limit_bytes=self._limit)
         return whole
 
     def finish(self) -> bytes:
-        return b"".join(self._partial)
+        return bytes(self._partial)
 
 
 class _Ndjson:
@@ -121,8 +131,7 @@ class _Events:
         self._limit = limit
         self._after_cr = False
         self._begun = False
-        self._data: list[bytes] = []
-        self._size = 0
+        self._data = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
         if self._after_cr and chunk.startswith(b"\n"):
@@ -145,9 +154,8 @@ class _Events:
                 self._begun = True
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if not line:
-                event = b"\n".join(self._data)
+                event = bytes(self._data[:-1])
                 self._data.clear()
-                self._size = 0
                 if event.strip():
                     events.append(event)
             elif line.startswith(b"data:"):
@@ -155,7 +163,7 @@ class _Events:
         return events
 
     def _add(self, data: bytes) -> None:
-        self._data.append(data)
-        self._size += len(data) + 1
-        if self._size > self._limit:
+        self._data += data
+        self._data += b"\n"
+        if len(self._data) > self._limit:
             raise ResultTooLargeError(limit_bytes=self._limit)

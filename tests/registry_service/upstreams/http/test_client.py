@@ -1,8 +1,10 @@
 """One HTTP call of a tool's endpoint, against a real server that does as it is told."""
 
 import asyncio
+import contextlib
 import json
 from ipaddress import ip_network
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from registry_service.catalog import Running, ToolEntry
 from registry_service.errors import (
     ArgumentsInvalidError,
     ResultTooLargeError,
+    ToolFailedError,
     ToolRefusedError,
     ToolResponseInvalidError,
     ToolUnreachableError,
@@ -24,6 +27,7 @@ from registry_service.upstreams.http.client import EndpointClient
 from registry_service.upstreams.http.request import call_headers
 from tests.support.samples import definition, raw
 from tests.support.scripted_endpoint import HANGUL, Script, ScriptedEndpoint, ndjson
+from tests.support.waiting import eventually
 
 LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 CALL_ID = "0123456789abcdef0123456789abcdef"
@@ -400,6 +404,79 @@ class TestBrokenConnections:
         await ask("/500-large")
         await ask("/echo")
         assert endpoint.connections == 2
+
+
+HEAD = b"HTTP/1.1 %d Scripted\r\nContent-Type: %s\r\n%s\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+GOOD_CHUNK = b"5\r\nhello\r\n"
+# What breaks a body in chunks, where the next chunk should begin or end.
+BREAKS = [b"zz\r\n", b"-1\r\n", b"5\r\nhelloX\r\n", b"ffffffffffffffffff\r\n", b"5;\x00\r\n", b"\r\n\r\n", b"\x00" * 20]
+
+
+class TestBrokenBodies:
+    """Whatever an endpoint breaks, and in whichever packet, is its fault, at once."""
+
+    @pytest.mark.parametrize("content_type", [b"application/json", b"text/event-stream", b"application/x-ndjson"])
+    @pytest.mark.parametrize("packets", ["one", "each its own", "the head alone", "the break alone"])
+    @pytest.mark.parametrize("broken", BREAKS, ids=repr)
+    async def test_a_break_among_the_chunks_is_told_at_once(self, ask, endpoint, content_type, packets, broken):
+        head = HEAD % (200, content_type, CHUNKED)
+        url = endpoint.serve("/broken", Script(status=0, chunks=_packets(packets, head, broken), end="stall"))
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(ToolResponseInvalidError) as caught:
+            await ask(url)
+        assert caught.value.facts["detail"] == "malformed HTTP"
+        assert asyncio.get_running_loop().time() - began < 2
+        await eventually(lambda: endpoint.open_connections == 0)
+
+    @pytest.mark.parametrize("packets", ["each its own", "the head alone", "the break alone"])
+    @pytest.mark.parametrize("broken", BREAKS, ids=repr)
+    async def test_the_text_of_an_error_is_not_lost_with_its_end(self, ask, endpoint, packets, broken):
+        head = HEAD % (500, b"text/plain", CHUNKED)
+        url = endpoint.serve("/broken", Script(status=0, chunks=_packets(packets, head, broken), end="stall"))
+        began = asyncio.get_running_loop().time()
+        answer = await ask(url)
+        assert (answer.reason, answer.facts["http_status"]) == (errors_pb2.TOOL_HTTP_ERROR, 500)
+        assert text(answer).startswith("hello")
+        assert asyncio.get_running_loop().time() - began < 2
+
+    @pytest.mark.parametrize("end", ["close", "drop"])
+    @pytest.mark.parametrize("framing", [CHUNKED, b"Content-Length: 50\r\n"])
+    async def test_the_text_of_an_error_that_is_cut_is_shown(self, ask, endpoint, framing, end):
+        head = HEAD % (500, b"text/plain", framing)
+        content = GOOD_CHUNK if framing is CHUNKED else b"hello"
+        answer = await ask(endpoint.serve("/cut", Script(status=0, chunks=[head, content], end=end)))
+        assert answer.facts["http_status"] == 500
+        assert end == "drop" or text(answer) == "hello"
+
+    @pytest.mark.parametrize("at", range(0, 120, 3))
+    async def test_an_answer_that_is_cut_anywhere_is_never_our_fault(self, ask, endpoint, at):
+        whole = HEAD % (200, b"application/json", CHUNKED) + b"2\r\n{}\r\n0\r\n\r\n"
+        for end in ("close", "drop"):
+            for chunks in ([whole[:at]], [whole[: at // 2], whole[at // 2 : at]]):
+                with contextlib.suppress(ToolUnreachableError, ToolResponseInvalidError):
+                    assert (await ask(endpoint.serve("/cut", Script(status=0, chunks=chunks, end=end)))).content
+
+    async def test_no_garbled_answer_is_our_fault(self, ask, endpoint):
+        random = Random(5)
+        whole = HEAD % (200, b"application/json", CHUNKED) + b"2\r\n{}\r\n0\r\nTrailer: x\r\n\r\n"
+        for _ in range(400):
+            garbled = bytearray(whole)
+            for _ in range(random.randint(1, 3)):
+                garbled[random.randrange(len(garbled))] = random.choice(b"\0\r\n :;09afZ\xff")
+            at = random.randrange(len(garbled))
+            script = Script(status=0, chunks=[bytes(garbled[:at]), bytes(garbled[at:])], end="close")
+            with contextlib.suppress(ToolFailedError):
+                assert (await ask(endpoint.serve("/garbled", script))).content
+
+
+def _packets(how, head, broken):
+    return {
+        "one": [head + GOOD_CHUNK + broken],
+        "each its own": [head, GOOD_CHUNK, broken],
+        "the head alone": [head, GOOD_CHUNK + broken],
+        "the break alone": [head + GOOD_CHUNK, broken],
+    }[how]
 
 
 class TestStreams:
