@@ -36,9 +36,10 @@ _CHANNEL_OPTIONS = (
         "grpc.service_config",
         '{"loadBalancingConfig":[{"round_robin":{}}],"healthCheckConfig":{"serviceName":""}}',
     ),
-    # A registry that hangs is noticed this long after a ping that it does not answer; gRPC's own default is a minute.
-    ("grpc.http2.ping_timeout_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    # A replica that hangs is noticed this long after a ping that it does not answer, and gets no more calls; gRPC's own
+    # default is a minute, in which all callers would come to wait for it. A busy event loop answers: gRPC's threads do.
+    ("grpc.http2.ping_timeout_ms", 1_500),
+    ("grpc.keepalive_timeout_ms", 1_500),
     # However long a call says nothing: gRPC by itself pings twice, and then once a minute.
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.dns_min_time_between_resolutions_ms", 1000),

@@ -96,7 +96,7 @@ class Settings:
             shutdown_grace=env.read("GATEWAY_SHUTDOWN_GRACE_SECONDS", "20", number(0, 3600)),
             call_timeout=env.read("GATEWAY_CALL_TIMEOUT_SECONDS", "3630", number(0.1, 86400)),
             registry_timeout=env.read("GATEWAY_REGISTRY_TIMEOUT_SECONDS", "10", number(0.1, 600)),
-            registry_ping=env.read("GATEWAY_REGISTRY_PING_SECONDS", "30", number(1, 3600)),
+            registry_ping=env.read("GATEWAY_REGISTRY_PING_SECONDS", "1", number(1, 3600)),
             log_level=env.read("GATEWAY_LOG_LEVEL", "info", one_of(*LEVELS)),
             unknown=env.unknown("GATEWAY_"),
         )

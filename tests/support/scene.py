@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -336,6 +336,8 @@ class Load:
     contracts: tuple[Contract, ...]
     workers: int = 8
     replies: list[Reply] = field(default_factory=list)
+    # When calls succeeded, by the event loop's clock.
+    successes: list[float] = field(default_factory=list)
 
     def start(self) -> None:
         self._go = True
@@ -346,8 +348,15 @@ class Load:
         while self._go:
             reply = await self.client.call(self.tool, {"worker": number}, contract)
             self.replies.append(reply)
+            if not reply.reason:
+                self.successes.append(asyncio.get_running_loop().time())
             if reply.reason == "SERVICE_UNAVAILABLE":
                 await asyncio.sleep(_BACKOFF_SECONDS)
+
+    def longest_gap(self, since: float) -> float:
+        """The longest time without a success since then, in seconds."""
+        moments = [since, *(moment for moment in self.successes if moment > since), asyncio.get_running_loop().time()]
+        return max(later - earlier for earlier, later in pairwise(moments))
 
     def reasons(self, since: int = 0) -> Counter[str]:
         return Counter(reply.reason for reply in self.replies[since:])
