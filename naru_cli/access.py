@@ -86,6 +86,18 @@ EXITS_BY_REASON = {
         ],
         Exit.INVALID,
     ),
+    **dict.fromkeys(
+        [
+            "TOOL_UNREACHABLE",
+            "TOOL_TIMED_OUT",
+            "TOOL_BUSY",
+            "TOOL_REFUSED",
+            "TOOL_HTTP_ERROR",
+            "TOOL_RESPONSE_INVALID",
+            "RESULT_TOO_LARGE",
+        ],
+        Exit.TOOL_ERROR,
+    ),
     "SERVICE_UNAVAILABLE": Exit.UNREACHABLE,
 }
 

@@ -159,14 +159,23 @@ def usage(
         typer.Argument(metavar="[CLIENT_ID]", help="The account; by default the one of NARU_CREDENTIALS."),
     ] = None,
     month: Annotated[str, typer.Option(metavar="YYYY-MM", help="A month in Asia/Seoul; by default this one.")] = "",
+    by_tool: Annotated[bool, typer.Option("--by-tool", help="Count each tool apart.")] = False,
+    all_accounts: Annotated[bool, typer.Option("--all-accounts", help="Count the calls of all accounts.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Shows how many calls an account made in a month and on each of its days."""
-    client_id = client_id or access().require_credential().partition(":")[0]
-    answer = accounts("GetUsage", accounts_pb2.GetUsageRequest(client_id=client_id, month=month))
-    counters = [{"period": item.period, "lane": item.lane, "calls": item.calls} for item in answer.counters]
+    """Shows how many calls an account made, or all of them, in a month and on each of its days."""
+    if all_accounts and client_id:
+        raise CliError(f"CLIENT_ID {client_id} and --all-accounts say two things: use one", Exit.USAGE)
+    if not all_accounts:
+        client_id = client_id or access().require_credential().partition(":")[0]
+    request = accounts_pb2.GetUsageRequest(
+        client_id=client_id or "", month=month, by_tool=by_tool, all_accounts=all_accounts
+    )
+    answer = accounts("GetUsage", request)
+    names = ["period", "lane", "tool", "calls"] if by_tool else ["period", "lane", "calls"]
+    counters = [{name: getattr(item, name) for name in names} for item in answer.counters]
     if as_json:
-        out.show_json({"client_id": answer.client_id, "counters": counters})
+        out.show_json({"client_id": answer.client_id or None, "counters": counters})
         return
     rows = [[str(value) for value in counter.values()] for counter in counters]
-    out.table(["period", "lane", "calls"], rows, f"{answer.client_id}: no calls")
+    out.table(names, rows, f"{answer.client_id or 'all accounts'}: no calls")

@@ -5,19 +5,19 @@ The commands stand in `tools` and `accounts`; here are those that are about neit
 
 import asyncio
 import os
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
-from naru.v1 import errors_pb2, execution_pb2
-from naru_cli import accounts, answer_file, doctor, results, tools
+from naru_cli import accounts, answer_file, calls, doctor, results, tools
 from naru_cli import output as out
 from naru_cli.access import CliError, Exit
-from naru_cli.call import Course, Gateway, Reply, arguments_of
-from naru_cli.command import AsJson, access, command, execution, new_app
+from naru_cli.arguments import Types, arguments_of, checked_object, listed_types
+from naru_cli.call import Course, Gateway, Reply
+from naru_cli.command import AsJson, access, command, new_app
+from naru_cli.trial import call_version, trial_request, trial_types
 
 HELP = (
     "Runs Naru's tools and looks after its registry.\n\n"
@@ -32,12 +32,14 @@ HELP = (
 app = new_app(help=HELP)
 app.add_typer(tools.app, name="tool")
 app.add_typer(accounts.app, name="account")
+app.add_typer(calls.app, name="calls")
 command(app, "usage")(accounts.usage)
+command(app, "record")(calls.record)
 
 
 def show_version(wanted: bool) -> None:
     if wanted:
-        out.show(f"naru {version('naru')}")
+        out.show(f"naru {metadata.version('naru')}")
         raise typer.Exit
 
 
@@ -50,28 +52,40 @@ def options(
     """What stands before a command; the help is that of `app`."""
 
 
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arg",
+        "-a",
+        metavar="NAME=VALUE",
+        help="One argument, typed as the tool's schema says; NAME:=JSON is exact.",
+    ),
+]
+Seconds = Annotated[
+    float | None,
+    typer.Option(min=0.001, metavar="SECONDS", help="How long to wait; by default as long as the tool may."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Save the answer here: its image or other bytes, else its text."),
+]
+Trial = Annotated[
+    str,
+    typer.Option(
+        "--version", metavar="VERSION", help="As the admin: try this version, active or not, past the gateway."
+    ),
+]
+
+
 @command(app, "call")
 def call(
     name: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name.")],
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--arg",
-            "-a",
-            metavar="NAME=VALUE",
-            help="One argument, typed as the tool's schema says; NAME:=JSON is exact.",
-        ),
-    ] = None,
+    arg: Pairs = None,
     args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="All arguments, as a JSON object.")] = None,
     lane: Annotated[str, typer.Option(help="real_test or production; by default the plan's.")] = "",
-    timeout: Annotated[
-        float | None,
-        typer.Option(min=0.001, metavar="SECONDS", help="How long to wait; by default as long as the tool may."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Save the answer here: its image or other bytes, else its text."),
-    ] = None,
+    timeout: Seconds = None,
+    output: Output = None,
+    version: Trial = "",
     as_json: AsJson = False,
 ) -> None:
     """Calls a tool through the gateway, with a live progress bar."""
@@ -79,13 +93,23 @@ def call(
         raise CliError("--arg and --args are two ways of saying the same: use one", Exit.USAGE)
     if output is not None:
         answer_file.check(output)
-    gateway, course = Gateway(access(), language(), timeout), Course()
-    arguments = checked_object(args) if args is not None else asyncio.run(arguments_of(gateway, name, arg or []))
+    reach, course = access(), Course()
+    gateway = Gateway(reach, language(), timeout)
+
+    def types() -> Types:
+        return trial_types(reach, name, version) if version else asyncio.run(listed_types(gateway, name))
+
+    arguments = checked_object(args) if args is not None else arguments_of(arg or [], types)
     try:
-        reply = asyncio.run(run_call(gateway, name, arguments, lane, course))
+        if version:
+            request = trial_request(name, version, arguments, lane)
+            with out.progress_bar(f"{name} {version}") as report:
+                reply = call_version(reach, request, timeout, report, course)
+        else:
+            reply = asyncio.run(run_call(gateway, name, arguments, lane, course))
     except KeyboardInterrupt:
         raise course.failure("interrupted", Exit.INTERRUPTED) from None
-    raise typer.Exit(results.show_result(reply, gateway.access.meta_prefix, output, as_json=as_json))
+    raise typer.Exit(results.show_result(reply, reach.meta_prefix, output, as_json=as_json))
 
 
 async def run_call(gateway: Gateway, name: str, arguments: bytes, lane: str, course: Course) -> Reply:
@@ -93,34 +117,10 @@ async def run_call(gateway: Gateway, name: str, arguments: bytes, lane: str, cou
         return await gateway.call_tool(name, arguments, lane, report, course)
 
 
-def checked_object(text: str) -> bytes:
-    """JSON text of an object, as it was given."""
-    try:
-        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise CliError(f"--args is not a JSON object: {error}", Exit.USAGE) from error
-    return text.encode()
-
-
 def language() -> str:
     """Korean where the terminal is, else English, as is everything that the command says itself."""
     locale = os.environ.get("LC_ALL") or os.environ.get("LC_MESSAGES") or os.environ.get("LANG") or ""
     return "ko" if locale.lower().startswith("ko") else "en"
-
-
-@command(app, "record")
-def record(
-    call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help="The X-Naru-Call-Id of a call.")],
-    as_json: AsJson = False,
-) -> None:
-    """Shows what the ledger holds of a call: whether it ran, and what became of it."""
-    found = execution("GetCall", execution_pb2.GetCallRequest(call_id=call_id))
-    reason = errors_pb2.Reason.Name(found.reason) if found.reason else ""
-    shown = out.call_dict(found, reason)
-    if as_json:
-        out.show_json(shown)
-        return
-    out.table(["call", ""], [(name, str(value)) for name, value in shown.items() if value], "")
 
 
 @command(app, "doctor")

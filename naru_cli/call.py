@@ -1,7 +1,7 @@
 """The gateway as the `naru` command sees it: an MCP client of revision 2025-11-25, for one request at a time."""
 
 import base64
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -45,10 +45,14 @@ class Message(msgspec.Struct):
 
 
 class Reply(NamedTuple):
-    """`result` is JSON text, as it came. `call_id` is empty for what was not a call."""
+    """`result` is JSON text, as it came. `call_id` is empty for what was not a call.
+
+    `failure` is what Naru knows of a failure, where it is told beside the result; None where the result holds it.
+    """
 
     result: bytes
     call_id: str
+    failure: Mapping[str, Any] | None = None
 
 
 Report = Callable[[Progress], None]
@@ -253,80 +257,3 @@ async def lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 def check_size(buffer: bytearray) -> None:
     if len(buffer) > MAX_ANSWER:
         raise CliError(f"the answer is larger than {MAX_ANSWER // MEBIBYTE} MiB")
-
-
-class Schema(msgspec.Struct):
-    """What is read of a tool's input schema: the types that its properties name."""
-
-    properties: dict[str, Any] = {}
-
-
-class Tool(msgspec.Struct):
-    name: str
-    input_schema: Schema = msgspec.field(name="inputSchema", default_factory=Schema)
-
-
-class ToolList(msgspec.Struct):
-    tools: list[Tool]
-
-
-JSON_TYPES = {bool: "boolean", int: "integer", float: "number", dict: "object", list: "array", type(None): "null"}
-
-
-def json_type(text: str) -> str | None:
-    """The JSON Schema type of what is JSON and not a string; None for all other text."""
-    try:
-        return JSON_TYPES.get(type(msgspec.json.decode(text)))
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
-async def arguments_of(gateway: Gateway, tool: str, pairs: Sequence[str]) -> bytes:
-    """`k=v` … as the JSON text of an object; the tool's schema is asked only where a value could mean two things.
-
-    `k:=JSON` is taken as it is. Raises CliError.
-    """
-    members = [split(pair) for pair in pairs]
-    types: Mapping[str, frozenset[str]] = {}
-    if any(not exact and json_type(text) for _, text, exact in members):
-        types = await property_types(gateway, tool)
-    written: dict[str, str] = {}
-    for name, text, exact in members:
-        if name in written:
-            raise CliError(f"--arg {name} is given twice", Exit.USAGE)
-        written[name] = text if exact else argument(text, types.get(name, frozenset()))
-    return (
-        "{" + ",".join(f"{msgspec.json.encode(name).decode()}:{text}" for name, text in written.items()) + "}"
-    ).encode()
-
-
-def split(pair: str) -> tuple[str, str, bool]:
-    """Name, text, and whether the text is JSON as it stands."""
-    name, equals, text = pair.partition("=")
-    exact = name.endswith(":")
-    name = name.removesuffix(":")
-    if not equals or not name:
-        raise CliError(f"--arg {pair!r}: want NAME=VALUE, or NAME:=JSON", Exit.USAGE)
-    if exact:
-        try:
-            msgspec.json.decode(text)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise CliError(f"--arg {name}:= is not JSON: {error}", Exit.USAGE) from error
-    return name, text, exact
-
-
-def argument(text: str, types: frozenset[str]) -> str:
-    kind = json_type(text)
-    fits = kind is not None and (not types or kind in types or (kind == "integer" and "number" in types))
-    return text if fits else msgspec.json.encode(text).decode()
-
-
-async def property_types(gateway: Gateway, tool: str) -> Mapping[str, frozenset[str]]:
-    listed = msgspec.json.decode(await gateway.request("tools/list"), type=ToolList)
-    properties = next((item.input_schema.properties for item in listed.tools if item.name == tool), {})
-    return {name: type_names(schema) for name, schema in properties.items()}
-
-
-def type_names(schema: object) -> frozenset[str]:
-    named = schema.get("type") if isinstance(schema, dict) else None
-    return frozenset([named] if isinstance(named, str) else named or [])

@@ -76,10 +76,10 @@ execution = partial(rpc, execution_pb2_grpc.ExecutionStub)
 
 
 def pages(
-    call: Callable[..., Any], method: str, request: Any, items: str, reach: Access | None = None
+    call: Callable[..., Any], method: str, request: Any, items: str, reach: Access | None = None, page_size: int = 1000
 ) -> Iterator[Any]:
     """The items of every page of a List method."""
-    request.page_size = 1000
+    request.page_size = page_size
     while True:
         page = call(method, request, reach)
         yield from getattr(page, items)

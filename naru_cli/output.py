@@ -16,7 +16,7 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from naru.v1 import accounts_pb2, execution_pb2, registry_pb2
+from naru.v1 import accounts_pb2, errors_pb2, execution_pb2, registry_pb2
 from naru_cli.access import CliError
 from naru_cli.call import Progress, Report
 
@@ -110,20 +110,32 @@ def account_dict(account: accounts_pb2.Account) -> dict[str, Any]:
     }
 
 
-def call_dict(call: execution_pb2.Call, reason: str) -> dict[str, Any]:
+def call_dict(call: execution_pb2.Call) -> dict[str, Any]:
+    """`reason`, `detail` and ids are empty, and times and the HTTP status None, where there is nothing to say."""
     return {
         "call_id": call.call_id,
         "client_id": call.client_id,
         "tool": call.tool,
         "version": call.version,
+        "trial": call.trial,
         "lane": call.lane,
         "state": execution_pb2.Call.State.Name(call.state),
-        "reason": reason,
+        "reason": reason_of(call),
+        "detail": call.detail,
+        "http_status": call.http_status or None,
         "session_id": call.session_id,
         "jsonrpc_id": call.jsonrpc_id,
         "create_time": time_of(call.create_time),
         "settle_time": time_of(call.settle_time) if call.HasField("settle_time") else None,
+        "duration_ms": call.duration.ToMicroseconds() / 1000 if call.HasField("duration") else None,
     }
+
+
+def reason_of(call: execution_pb2.Call) -> str:
+    """Returns the reason's name, its number if only a newer registry knows it, or nothing."""
+    if not call.reason:
+        return ""
+    return errors_pb2.Reason.Name(call.reason) if call.reason in errors_pb2.Reason.values() else str(call.reason)
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def show_result(reply: Reply, prefix: str, output: Path | None, *, as_json: bool
     `prefix` is that of the gateway's own `_meta` keys. Raises CliError if the answer could not be saved.
     """
     result = parse(reply.result)
-    failure = result.failure(prefix)
+    failure = result.failure(prefix) if reply.failure is None else reply.failure
     code = exit_of(result, failure)
     trouble = "" if output is None else save(result, output)
     if as_json or trouble:

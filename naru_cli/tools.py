@@ -11,7 +11,7 @@ from naru.v1 import registry_pb2
 from naru_cli import manifest_file
 from naru_cli import output as out
 from naru_cli.access import MAX_MESSAGE, CliError, Exit
-from naru_cli.call import type_names
+from naru_cli.arguments import type_names
 from naru_cli.command import AsJson, command, new_app, pages, registry
 
 app = new_app(help="Registers, activates and shows tools.")
