@@ -18,12 +18,13 @@ from registry_service.errors import (
     ToolNotActiveError,
     ToolNotFoundError,
     ToolVersionAmbiguousError,
+    ToolVersionNotFoundError,
 )
 from registry_service.identity.plans import LANES, Plan
 from registry_service.storage.database import UNAVAILABLE, Database
 from registry_service.storage.models import Account, CatalogRevision, Secret, Tool, ToolVersion
 from registry_service.tools import mcp_tool
-from registry_service.tools.definition import Definition, parse_definition
+from registry_service.tools.definition import Definition, parse_definition, read_version
 from registry_service.tools.json_document import Fault
 from registry_service.tools.json_schema import SchemaCheck
 
@@ -110,11 +111,7 @@ class View:
         entry = self._entries.get(name)
         if entry is None:
             raise self._unresolved(name)
-        if not _admits(entry, account):
-            raise PermissionDeniedError(tool=name)
-        if lane not in entry.definition.endpoints:
-            raise LaneNotConfiguredError(tool=name, lane=lane)
-        return entry
+        return permitted(entry, account, lane)
 
     def _unresolved(self, name: str) -> NaruError:
         active = self._others.get(name)
@@ -127,6 +124,18 @@ class View:
     def listing(self, account: AccountEntry, lane: str) -> Sequence[ToolEntry]:
         """Returns the tools that `resolve` returns for this account in this lane, sorted by name."""
         return [entry for entry in self._listings[lane] if _admits(entry, account)]
+
+
+def permitted(entry: ToolEntry, account: AccountEntry, lane: str) -> ToolEntry:
+    """Returns the version, which this account may use in this lane.
+
+    Raises PermissionDeniedError, LaneNotConfiguredError.
+    """
+    if not _admits(entry, account):
+        raise PermissionDeniedError(tool=entry.name)
+    if lane not in entry.definition.endpoints:
+        raise LaneNotConfiguredError(tool=entry.name, lane=lane)
+    return entry
 
 
 def _admits(entry: ToolEntry, account: AccountEntry) -> bool:
@@ -183,6 +192,20 @@ class Catalog:
         if await self._database.revision() != self.view.revision:
             return await self.load()
         return self.view
+
+    async def version(self, tool: str, version: str) -> ToolEntry:
+        """Returns a version, active or not, ready to run. It is compiled anew each time: few are asked for by name.
+
+        Raises ToolVersionNotFoundError, and what the database raises (`UNAVAILABLE`).
+        """
+        async with self._database.sessions() as session:
+            key = await _spelled(session, tool, version)
+            definitions = [] if key is None else await _definitions(session, [key])
+        if key is not None and definitions:
+            compiled = await asyncio.to_thread(_compile_all, definitions, {key: self._counter(key)})
+            if (entry := compiled[key]) is not None:
+                return entry
+        raise ToolVersionNotFoundError(tool=tool[:_NAME_TOLD], version=version[:_NAME_TOLD])
 
     async def watch(self) -> None:
         """Reloads when another process changes something, until cancelled."""
@@ -296,6 +319,20 @@ async def _active(session: AsyncSession) -> list[Key]:
     query = select(ToolVersion.tool, ToolVersion.version)
     rows = await session.execute(query.where(ToolVersion.active, ToolVersion.delete_time.is_(None)))
     return [(tool, version) for tool, version in rows]
+
+
+async def _spelled(session: AsyncSession, tool: str, text: str) -> Key | None:
+    """Returns the key of a version that PEP 440 calls equal: it may be stored under another spelling."""
+    try:
+        wanted = read_version(text)
+    except ValueError:
+        return None
+    query = select(ToolVersion.version).join(Tool, Tool.name == ToolVersion.tool)
+    live = Tool.name == tool, Tool.delete_time.is_(None), ToolVersion.delete_time.is_(None)
+    for spelling in await session.scalars(query.where(*live)):
+        if Version(spelling) == wanted:
+            return tool, spelling
+    return None
 
 
 async def _definitions(session: AsyncSession, keys: Sequence[Key]) -> list[tuple[str, str, bytes]]:

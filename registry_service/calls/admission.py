@@ -4,14 +4,16 @@ from collections.abc import Mapping
 
 import msgspec
 
+from naru.v1 import wire
 from registry_service.calls.call import Call, Ready
-from registry_service.catalog import Catalog, ToolEntry, View
+from registry_service.catalog import Catalog, ToolEntry, View, permitted
 from registry_service.errors import (
     ArgumentsInvalidError,
     Fact,
     MissingClientCapabilityError,
     NaruError,
     ServiceUnavailableError,
+    TokenInvalidError,
     ToolBusyError,
     ToolFailedError,
 )
@@ -83,9 +85,14 @@ class Admissions:
     async def _checked(self, view: View, call: Call, passed: SchemaCheck | None) -> Ready:
         """Makes a call ready on a view of the catalog. Its arguments have been checked if `passed` is their check."""
         rpc = call.rpc
+        if rpc.version and not call.caller.admin:
+            raise TokenInvalidError(f"naming a version needs the admin token: {wire.ADMIN_TOKEN_KEY}")
         account = authenticate(view, self._pepper, call.caller.credential)
         lane = account.plan.lane(rpc.requested_lane)
-        tool = view.resolve(rpc.name, account, lane)
+        if rpc.version:
+            tool = permitted(await self._catalog.version(rpc.name, rpc.version), account, lane)
+        else:
+            tool = view.resolve(rpc.name, account, lane)
         _check_capabilities(tool, rpc.client_capabilities)
         arguments = rpc.arguments or b"{}"
         if tool.arguments.is_light(arguments):
@@ -98,7 +105,8 @@ class Admissions:
         most = tool.definition.max_concurrency
         if most is not None and tool.running.count >= most:
             raise ToolBusyError(tool=tool.name, max_concurrency=most, safe_to_retry=True)
-        return Ready(view.revision, account, lane, tool, self._request(tool, lane, arguments))
+        request = self._request(tool, lane, arguments)
+        return Ready(view.revision, account, lane, tool, request, trial=bool(rpc.version))
 
     def _request(self, tool: ToolEntry, lane: str, arguments: bytes) -> Request:
         try:

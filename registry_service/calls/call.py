@@ -69,6 +69,8 @@ class Ready(NamedTuple):
     lane: str
     tool: ToolEntry
     request: Request
+    # The admin named the version, which may be inactive.
+    trial: bool
 
 
 class Call:

@@ -206,6 +206,7 @@ def _record(call: Call, ready: Ready, outcome: Outcome, seconds: float) -> None:
         outcome=name,
         reason=errors_pb2.Reason.Name(outcome.reason) if outcome.reason else "",
         duration_ms=round(seconds * 1000, 3),
+        **({"trial": True} if ready.trial else {}),
         **_ids(call),
         **_cause(outcome),
     )

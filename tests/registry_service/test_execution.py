@@ -129,7 +129,12 @@ class House:
         activate = registry_pb2.ActivateToolVersionRequest(tool=name, version=version)
         await self.registry.ActivateToolVersion(activate, metadata=AS_ADMIN)
 
-    def start(self, arguments=b"", *, credential=None, seconds=LIMIT_SECONDS, name="tool", **fields):
+    async def tried(self, version, **fields):
+        """Calls a version as the admin, for the account, and returns which ran."""
+        accepted, _ = await self.events(version=version, stream=True, more=AS_ADMIN, **fields)
+        return accepted.accepted.version
+
+    def start(self, arguments=b"", *, credential=None, seconds=LIMIT_SECONDS, name="tool", more=(), **fields):
         """Begins an RPC and returns it."""
         basic = base64.b64encode((credential or self.credential).encode()).decode()
         metadata = (
@@ -138,6 +143,7 @@ class House:
             ("x-request-id", "r-1"),
             ("traceparent", TRACE),
             ("tracestate", "v=1"),
+            *more,
         )
         request = execution_pb2.CallToolRequest(name=name, arguments=arguments, **fields)
         return self.stub.CallTool(request, metadata=metadata, timeout=seconds)
@@ -392,6 +398,50 @@ class TestAdmission:
         await house.registry.ActivateToolVersion(activate, metadata=AS_ADMIN)
         await house.call()
         assert house.endpoint.received[0].header("X-Naru-Version") == "2.0.0"
+
+    @BOTH_DATABASES
+    async def test_the_admin_tries_a_version_before_anybody_gets_it(self, house):
+        await house.tool("/echo", version="2.0.0rc1")
+        await house.tool("/echo")
+        assert await house.tried("2.0.0rc1") == "2.0.0rc1"
+        assert await house.tried("v2.0-rc.1") == "2.0.0rc1"
+        assert await house.tried("1.0") == "1.0.0"
+        await house.call()
+        versions = ["2.0.0rc1", "2.0.0rc1", "1.0.0", "1.0.0"]
+        assert [request.header("X-Naru-Version") for request in house.endpoint.received] == versions
+        assert [row.version for row in await house.rows()] == versions
+        assert await house.usage() == 4
+
+    @pytest.mark.parametrize("version", ["2.0.0", "1.0.1", "1.0.0.dev1", "nonsense", "1" * 5000, "1.0.0'; --"])
+    async def test_a_version_that_is_not_there_cannot_be_tried(self, house, version):
+        await house.tool("/echo")
+        await house.tool("/echo", version="2.0.0", name="another")
+        failure = await failing(house.tried(version))
+        assert failure.reason == "TOOL_VERSION_NOT_FOUND"
+        assert failure.facts == {"tool": "tool", "version": version[:64]}
+        assert (await house.rows(), house.endpoint.executions) == ([], 0)
+
+    async def test_a_version_is_tried_by_the_admin_only_and_for_an_account(self, house):
+        await house.tool("/echo")
+        assert (await failing(house.call(version="1.0.0"))).reason == "TOKEN_INVALID"
+        assert (await failing(house.tried("1.0.0", credential="nrci_x:nrcs_x"))).reason == "UNAUTHENTICATED"
+        request = execution_pb2.CallToolRequest(name="tool", version="1.0.0")
+        assert (await failing(house.stub.CallTool(request, metadata=AS_ADMIN).read())).reason == "UNAUTHENTICATED"
+        assert (await house.rows(), house.endpoint.executions) == ([], 0)
+
+    async def test_a_trial_obeys_what_the_version_says(self, house):
+        await house.tool("/echo", version="2.0.0", access={"plans": ["pro"]})
+        await house.tool("/echo", version="3.0.0", inputSchema={"type": "object", "required": ["b"]})
+        await house.tool("/gate", version="4.0.0", maxConcurrency=1)
+        await house.tool("/echo")
+        assert (await failing(house.tried("2.0.0"))).reason == "PERMISSION_DENIED"
+        assert (await failing(house.tried("3.0.0"))).reason == "ARGUMENTS_INVALID"
+        assert (await failing(house.tried("3.0.0", requested_lane="real_test"))).reason == "LANE_NOT_CONFIGURED"
+        running = asyncio.ensure_future(house.tried("4.0.0"))
+        await house.endpoint.arrived()
+        assert (await failing(house.tried("4.0.0"))).reason == "TOOL_BUSY"
+        house.endpoint.gate.set()
+        assert await running == "4.0.0"
 
     async def test_a_secret_that_is_not_there_costs_nothing(self, house):
         await house.tool("/echo", headers={"X-Api-Key": "${secret:key}"})
