@@ -8,8 +8,11 @@ import uvloop
 
 from gateway.http.server import serve
 from gateway.settings import Settings
-from gateway.telemetry.metrics import configure_logs
+from naru import logs
 from naru.environment import SettingError
+
+# uvicorn says at `warning` and below what clients do wrong on every connection; our own records say that.
+_NOISY = ("uvicorn.error", "uvicorn.access", "asyncio")
 
 
 def main() -> int:
@@ -18,7 +21,7 @@ def main() -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         settings = Settings.from_env(os.environ)
-        lines = configure_logs(settings.log_level)
+        lines = logs.configure("gateway", settings.log_level, quiet=_NOISY)
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(serve(settings))

@@ -49,7 +49,8 @@ from gateway.mcp.mirrored_headers import check_modern
 from gateway.mcp.params import NO_META, meta_of
 from gateway.mcp.revisions import Era, identify
 from gateway.settings import Settings
-from gateway.telemetry.metrics import Metrics, accepted_id, continued_trace, fresh_ids, new_trace
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.traces import accepted_id, continued_trace, fresh_ids, new_trace
 
 _CORS_REQUEST_HEADERS = (
     b"authorization, content-type, accept, accept-language, last-event-id, mcp-method, mcp-name, mcp-protocol-version, "

@@ -7,11 +7,12 @@ import sys
 import structlog
 import uvloop
 
+from naru import logs
 from naru.environment import SettingError
 from registry_service.identity.plans import PlansError, load_plans
 from registry_service.server import StartError, serve
 from registry_service.settings import Settings
-from registry_service.telemetry.metrics import configure_logging
+from registry_service.telemetry.metrics import LOG_RECORDS_LOST
 
 # The thread that waits for the disk has to win the interpreter back from a busy event loop: in 0.5 ms, not 5.
 SWITCH_SECONDS = 0.0005
@@ -26,7 +27,8 @@ def main() -> int:
     except PlansError as error:
         return _refuse(f"REGISTRY_PLANS_FILE: {error}", 2)
     sys.setswitchinterval(SWITCH_SECONDS)
-    lines = configure_logging(settings.log_level)
+    lines = logs.configure("registry", settings.log_level)
+    lines.on_lost = LOG_RECORDS_LOST.inc
     for unknown in settings.unknown:
         structlog.get_logger().warning("unknown variable", **unknown._asdict())
     try:

@@ -1,6 +1,6 @@
 """The one hierarchy of failures of the registry service.
 
-Each class stands for one `Reason` of the contract and the canonical gRPC code it travels with. `interceptors.py` turns
+Each class stands for one `Reason` of the contract and the canonical gRPC code it travels with. `rpc/status.py` turns
 an instance into `google.rpc.Status` with one `ErrorInfo`; nothing else does. A test proves that every reason has a
 class here or belongs to the gateway alone.
 """

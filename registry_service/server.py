@@ -26,7 +26,8 @@ from registry_service.health import EXECUTION, Health
 from registry_service.identity.plans import Plan
 from registry_service.ledger.ledger import Ledger
 from registry_service.registry import RegistryServicer
-from registry_service.rpc.border import Gate, GuardedServer, Tokens
+from registry_service.rpc.border import Gate, GuardedServer
+from registry_service.rpc.tokens import Tokens
 from registry_service.settings import Settings
 from registry_service.storage.database import (
     UNAVAILABLE,
@@ -35,7 +36,7 @@ from registry_service.storage.database import (
     DatabaseUnreachableError,
 )
 from registry_service.storage.migrations import UnknownRevisionError
-from registry_service.telemetry.metrics import LOOP_LAG_SECONDS, report_holdup, start_metrics
+from registry_service.telemetry.metrics import LOOP_LAG_SECONDS, start_metrics
 from registry_service.tools.checks import Checks
 from registry_service.upstreams.http.client import EndpointClient
 
@@ -191,7 +192,7 @@ class Process:
         gc.freeze()  # what is there now stays, and need not be looked at again
         gc.set_threshold(*GC_THRESHOLD)
         _log.info("registry ready", address=self._address, services=sorted(self._settings.services))
-        with LoopWatch(LOOP_LAG_SECONDS.observe, report_holdup):
+        with LoopWatch(LOOP_LAG_SECONDS.observe):
             async with asyncio.TaskGroup() as group:
                 group.create_task(_supervised("catalog", self._catalog.watch))
                 group.create_task(_supervised("health", lambda: self._health.keep(self._is_writable)))

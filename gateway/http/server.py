@@ -20,7 +20,7 @@ from gateway.mcp.jsonrpc import error
 from gateway.settings import Settings
 from gateway.telemetry.metrics import start_metrics
 from naru.environment import Bind, SettingError
-from naru.event_loop import Holdup, LoopWatch
+from naru.event_loop import LoopWatch
 
 MAX_HEAD_BYTES: Final = 64 << 10
 # Python's own 700 new objects would have it look through a large body of small arrays a thousand times.
@@ -113,12 +113,7 @@ class Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Serves until a signal comes, and watches the event loop meanwhile."""
-        log = self._gateway.mcp.log
-
-        def report(holdup: Holdup) -> None:
-            log.warning("event loop held up", **holdup._asdict())
-
-        with LoopWatch(self._gateway.mcp.metrics.loop_lag.observe, report):
+        with LoopWatch(self._gateway.mcp.metrics.loop_lag.observe):
             await super().main_loop()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -34,7 +34,8 @@ from gateway.mcp.params import NO_META, Meta, call_tool_params, initialize_versi
 from gateway.mcp.progress import Progress
 from gateway.mcp.revisions import Dialect, Era, Shapes, arguments_are_protocol_errors, progress_token
 from gateway.registry_client import Link
-from gateway.telemetry.metrics import Metrics, Trace
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.traces import Trace
 from naru.v1 import wire
 from naru.v1.accounts_pb2 import AuthenticateRequest
 from naru.v1.errors_pb2 import Reason

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable
 from threading import Event, Thread, get_ident
 from types import FrameType, TracebackType
-from typing import Final, NamedTuple
+from typing import Final
+
+import structlog
 
 BEAT_SECONDS: Final = 0.1
 # A beat that is so late is reported.
@@ -20,32 +22,19 @@ QUIET_SECONDS: Final = 10.0
 LAG_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _MAX_FRAMES: Final = 8
 
-
-class Holdup(NamedTuple):
-    """One time that the loop was held up.
-
-    `cpu_seconds` is what its thread computed meanwhile: much less than `seconds` when the machine, or another thread,
-    was what held it up. `stack` names functions, the innermost first. It is empty when none was seen.
-    `unreported` counts those since the last report that were passed over.
-    """
-
-    seconds: float
-    cpu_seconds: float
-    stack: tuple[str, ...]
-    unreported: int
+_log = structlog.get_logger()
 
 
 class LoopWatch:
     """A context manager for use in a running loop, whose beat it measures.
 
-    `observe` gets the lateness of each beat in seconds, ten times a second. `report` is called on the loop, at most
+    `observe` gets the lateness of each beat in seconds, ten times a second. What held up the loop is logged, at most
     once in QUIET_SECONDS. While a beat is late, a thread looks at the stack of the loop's thread: at names only, never
     at values.
     """
 
-    def __init__(self, observe: Callable[[float], None], report: Callable[[Holdup], None]) -> None:
+    def __init__(self, observe: Callable[[float], None]) -> None:
         self._observe = observe
-        self._report = report
         self._due = 0.0
         self._cpu = 0.0
         self._stack: tuple[str, ...] = ()
@@ -87,8 +76,14 @@ class LoopWatch:
         if now < self._quiet_until:
             self._unreported += 1
             return
-        cpu_seconds = time.thread_time() - self._cpu
-        self._report(Holdup(round(late, 3), round(cpu_seconds, 3), stack, self._unreported))
+        _log.warning(
+            "event loop held up",
+            seconds=round(late, 3),
+            # Much less than `seconds` when the machine, or another thread, was what held it up.
+            cpu_seconds=round(time.thread_time() - self._cpu, 3),
+            stack=stack,
+            unreported=self._unreported,
+        )
         self._quiet_until = now + QUIET_SECONDS
         self._unreported = 0
 

@@ -20,9 +20,10 @@ from registry_service.errors import (
 )
 from registry_service.ledger.ledger import Ledger
 from registry_service.telemetry.metrics import CALLS_RUNNING, observe_call
+from registry_service.telemetry.traces import child_of, trace_id_of
 from registry_service.upstreams.egress import Attempt
 from registry_service.upstreams.http.client import EndpointClient
-from registry_service.upstreams.http.request import call_headers, child_of
+from registry_service.upstreams.http.request import call_headers
 from registry_service.upstreams.http.response import Answer
 
 # How long an outcome may take to be recorded before the client hears that it is not known.
@@ -235,6 +236,5 @@ def _log_refusal(call: Call, error: NaruError) -> None:
 
 def _ids(call: Call) -> dict[str, str]:
     """What leads from one log to another: of the HTTP request, of the trace, and of what the client calls a session."""
-    trace = call.caller.traceparent.split("-")
-    ids = {"request_id": call.caller.request_id, "trace_id": trace[1] if len(trace) > 1 else ""}
+    ids = {"request_id": call.caller.request_id, "trace_id": trace_id_of(call.caller.traceparent)}
     return ids | {"session_id": call.rpc.session_id} if call.rpc.session_id else ids

@@ -1,4 +1,4 @@
-"""Who makes the current RPC. `interceptors.py` sets it before a servicer runs; a servicer reads `CALLER.get()`."""
+"""Who makes the current RPC. `rpc/border.py` sets it before a servicer runs; a servicer reads `CALLER.get()`."""
 
 from contextvars import ContextVar
 from typing import NamedTuple

@@ -21,7 +21,8 @@ from naru.v1 import accounts_pb2_grpc
 from registry_service.accounts import AccountsServicer
 from registry_service.catalog import Catalog
 from registry_service.identity.plans import load_plans
-from registry_service.rpc.border import Gate, GuardedServer, Tokens
+from registry_service.rpc.border import Gate, GuardedServer
+from registry_service.rpc.tokens import Tokens
 from registry_service.storage.models import Secret, Usage
 
 ADMIN, SERVICE = "admin-token-of-the-tests", "service-token-of-the-tests"

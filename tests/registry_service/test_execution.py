@@ -36,7 +36,8 @@ from registry_service.identity.credentials import parse_basic
 from registry_service.identity.plans import load_plans
 from registry_service.ledger.ledger import Ledger
 from registry_service.registry import RegistryServicer
-from registry_service.rpc.border import Gate, GuardedServer, Tokens
+from registry_service.rpc.border import Gate, GuardedServer
+from registry_service.rpc.tokens import Tokens
 from registry_service.storage.models import Call, CatalogRevision, Usage
 from registry_service.telemetry.metrics import CALLS_RUNNING, METRICS
 from registry_service.tools.checks import Checks

@@ -18,7 +18,8 @@ from registry_service.catalog import Catalog
 from registry_service.identity.credentials import digest
 from registry_service.identity.plans import Plan
 from registry_service.registry import RegistryServicer
-from registry_service.rpc.border import Gate, GuardedServer, Tokens
+from registry_service.rpc.border import Gate, GuardedServer
+from registry_service.rpc.tokens import Tokens
 from registry_service.storage.models import Account, Secret, Tool, ToolVersion
 from registry_service.tools.manifest import plan_steps
 from tests.support.samples import arguments, definition, raw

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -61,10 +61,14 @@ class PostgresqlServer:
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Suspends the server and its sessions, as a machine that hangs does: connections stay, nothing answers."""
-        postmaster = psutil.Process(self._server.get_postmaster_info().pid)
-        processes = [postmaster, *postmaster.children()]
-        for process in processes:
-            process.suspend()
+        # The library's own idea of it is from before the last restart.
+        postmaster = psutil.Process(int((self._server.pgdata / "postmaster.pid").read_text().split()[0]))
+        postmaster.suspend()
+        processes = [postmaster]
+        for process in postmaster.children():
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                process.suspend()
+                processes.append(process)
         try:
             yield
         finally:

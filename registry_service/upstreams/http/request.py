@@ -8,7 +8,6 @@
 - Headers are ours and the definition's only.
 """
 
-import random
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
@@ -162,14 +161,6 @@ def call_headers(call_id: str, request_id: str, traceparent: str, tracestate: st
         if tracestate:
             headers["tracestate"] = tracestate
     return headers
-
-
-def child_of(traceparent: str) -> str:
-    """The `traceparent` of a request that is made within the given one; empty for what is none."""
-    parts = traceparent.split("-")
-    if [len(part) for part in parts] != [2, 32, 16, 2]:
-        return ""
-    return f"{parts[0]}-{parts[1]}-{random.getrandbits(64) or 1:016x}-{parts[3]}"
 
 
 def _path_text(raw: bytes) -> tuple[str, str]:

@@ -12,13 +12,15 @@ from google.protobuf import descriptor_pool
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from naru import logs
 from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2
 from registry_service import errors
 from registry_service.identity.caller import CALLER
 from registry_service.identity.credentials import Credential
-from registry_service.rpc.border import Gate, GuardedServer, Policy, Tokens, policy_of
+from registry_service.rpc.border import Gate, GuardedServer
+from registry_service.rpc.tokens import Policy, Tokens, policy_of
 from registry_service.storage.database import DatabaseUnreachableError
-from registry_service.telemetry import metrics as telemetry
+from registry_service.telemetry.metrics import METRICS
 
 ADMIN, SERVICE = "admin-token-of-the-tests", "service-token-of-the-tests"
 AS_ADMIN = (("x-naru-admin-token", ADMIN),)
@@ -287,7 +289,7 @@ async def test_facts_that_would_overflow_the_trailers_are_dropped_largest_first(
 
 
 async def test_something_unforeseen_tells_a_trace_id_and_nothing_else(capfd):
-    lines = telemetry.configure_logging("INFO")
+    lines = logs.configure("registry", "info")
     lines.drain()
     capfd.readouterr()  # what earlier tests have left
     async with serving() as served:
@@ -358,7 +360,7 @@ async def test_a_cancelled_stream_ends_its_generator():
 async def test_rpcs_are_counted_by_method_and_code():
     def count(code):
         labels = {"method": "/naru.v1.Accounts/Authenticate", "code": code}
-        return telemetry.METRICS.get_sample_value("naru_grpc_requests_total", labels) or 0
+        return METRICS.get_sample_value("naru_grpc_requests_total", labels) or 0
 
     before = count("OK"), count("PERMISSION_DENIED")
     async with serving() as served:
@@ -370,14 +372,14 @@ async def test_rpcs_are_counted_by_method_and_code():
 async def test_an_rpc_that_a_servicer_aborts_keeps_its_status():
     """As the health servicer does for a service that it does not know."""
     labels = {"method": "/grpc.health.v1.Health/Check", "code": "NOT_FOUND"}
-    before = telemetry.METRICS.get_sample_value("naru_grpc_requests_total", labels) or 0
+    before = METRICS.get_sample_value("naru_grpc_requests_total", labels) or 0
     async with serving() as served:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await health_pb2_grpc.HealthStub(served.channel).Check(
                 health_pb2.HealthCheckRequest(service="unknown"), timeout=10
             )
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-    assert telemetry.METRICS.get_sample_value("naru_grpc_requests_total", labels) == before + 1
+    assert METRICS.get_sample_value("naru_grpc_requests_total", labels) == before + 1
 
 
 async def test_a_watcher_that_leaves_is_let_go_and_one_that_stays_is_told_of_the_end():
@@ -399,7 +401,7 @@ async def test_a_watcher_that_leaves_is_let_go_and_one_that_stays_is_told_of_the
 
 
 async def test_admin_rpcs_are_recorded_without_secrets(capfd):
-    lines = telemetry.configure_logging("INFO")
+    lines = logs.configure("registry", "info")
     lines.drain()
     capfd.readouterr()  # what earlier tests have left
     async with serving() as served:
