@@ -200,6 +200,7 @@ class SqliteJournal:
     async def write(self, entries: Sequence[Entry], settlements: Sequence[Settlement]) -> int:
         async with self._database.turn:
             try:
+                self._database.check_files()
                 if not entries and not settlements:
                     await self._visit(_find_room, self._database.path.parent)
                 await self._begin(patient=bool(entries or settlements))
@@ -210,6 +211,9 @@ class SqliteJournal:
             except (sqlite3.DatabaseError, OSError) as error:
                 self._drop()
                 raise DatabaseUnreachableError(str(error)) from error
+            except DatabaseUnreachableError:
+                self._drop()
+                raise
             except BaseException:  # a transaction that stayed open would be in the way of all others
                 self._opened().rollback()
                 raise

@@ -102,6 +102,10 @@ class Ledger:
         Raises one of database.UNAVAILABLE.
         """
         await self._journal.open(self._wake.set)
+        try:
+            await self._probe()
+        except OutcomeInDoubtError as error:
+            raise DatabaseUnreachableError(str(error)) from error
         if await self._orphans.settle():
             await asyncio.sleep(self._orphan_seconds)
             await self._orphans.settle()
@@ -314,10 +318,16 @@ class Ledger:
         try:
             await self._journal.open(self._wake.set)
             await self._decide_doubtful()
-            # Opening is not enough: it succeeds on a full disk, and while another process holds the file's lock.
-            await self._journal.write((), ())
+            await self._probe()
         except (DatabaseUnreachableError, OutcomeInDoubtError) as error:
             self._refuse_all(error)
+
+    async def _probe(self) -> None:
+        """Writes something. Opening is not enough: it succeeds on a full disk, or while another holds the file's lock.
+
+        Raises DatabaseUnreachableError or OutcomeInDoubtError.
+        """
+        await self._journal.write((), ())
 
     async def _decide_doubtful(self) -> None:
         if self._doubtful:

@@ -1,5 +1,6 @@
 import asyncio
 import errno
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryFile
 
 import pytest
@@ -22,7 +24,13 @@ from registry_service.ledger import journal
 from registry_service.ledger import ledger as ledger_module
 from registry_service.ledger.ledger import MAX_GROUP, Admission, Ledger, new_call_id
 from registry_service.storage import database as database_module
-from registry_service.storage.database import CATALOG_LOCK, Database, PostgresqlDatabase, SqliteDatabase
+from registry_service.storage.database import (
+    CATALOG_LOCK,
+    Database,
+    DatabaseUnreachableError,
+    PostgresqlDatabase,
+    SqliteDatabase,
+)
 from registry_service.storage.models import Call, Usage, now_micros
 from tests.support.postgresql import PostgresqlServer
 from tests.support.waiting import eventually
@@ -396,7 +404,7 @@ async def test_a_closed_ledger_says_so(database: Database):
 async def test_a_ledger_that_could_not_start_can_start_later(database_url: str):
     database = await Database.open(database_url)
     ledger = Ledger(database)
-    with pytest.raises(Exception, match="calls"):  # there are no tables
+    with pytest.raises(Exception, match="catalog_revision"):  # there are no tables
         await ledger.start()
     await database.migrate()
     await ledger.start()
@@ -927,6 +935,95 @@ async def test_a_server_that_lets_read_only_is_away(
     async with asyncio.timeout(5):
         await settling
     assert await admitted_call(postgres_ledger)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def replace_with_a_copy(path: Path) -> None:
+    copy = path.with_name("copy")
+    shutil.copy(path, copy)
+    copy.replace(path)
+
+
+def move_its_directory(path: Path) -> None:
+    path.parent.rename(path.parent.with_name(f"{path.parent.name}-elsewhere"))
+
+
+@pytest.mark.parametrize("name", ["naru.db", "naru.db-wal", "naru.db-shm"])
+@pytest.mark.parametrize("harm", [remove, replace_with_a_copy, move_its_directory])
+async def test_nothing_is_written_to_a_file_that_is_not_at_its_path(
+    sqlite: SqliteDatabase, harm: Callable[[Path], None], name: str
+):
+    """It would be gone when the process ends. Nor is an empty file made in its place."""
+    ledger = Ledger(sqlite)
+    await ledger.start()
+    await admitted_call(ledger)
+    before = set(sqlite.path.parent.iterdir())
+    harm(sqlite.path.with_name(name))
+    for _ in range(2):
+        with pytest.raises(ServiceUnavailableError):
+            await ledger.admit(asked())
+    await eventually(lambda: not ledger.is_writable)
+    with pytest.raises(DatabaseUnreachableError, match="removed or replaced"):
+        await sqlite.ping()
+    with pytest.raises(DatabaseUnreachableError, match="removed or replaced"):
+        async with sqlite.change():
+            pass
+    after = set(sqlite.path.parent.iterdir()) if sqlite.path.parent.exists() else set()
+    assert after <= before
+    await ledger.close()
+
+
+async def test_a_file_that_was_put_back_is_written_again(sqlite: SqliteDatabase):
+    ledger = Ledger(sqlite)
+    await ledger.start()
+    before = await admitted_call(ledger)
+    away = sqlite.path.with_name("away")
+    sqlite.path.rename(away)
+    with pytest.raises(ServiceUnavailableError):
+        await ledger.admit(asked())
+    await eventually(lambda: not ledger.is_writable)
+    away.rename(sqlite.path)
+    await eventually(lambda: ledger.is_writable)
+    await ledger.settle(before, State.SUCCEEDED)
+    assert await admitted_call(ledger)
+    assert (await states(sqlite))[before] == State.SUCCEEDED
+    await ledger.close()
+
+
+async def test_what_a_removed_log_held_is_there_after_a_stop(sqlite_url: str):
+    """SQLite writes it into the main file when the last connection closes."""
+    database = await Database.open(sqlite_url)
+    assert isinstance(database, SqliteDatabase)
+    await database.migrate()
+    ledger = Ledger(database)
+    await ledger.start()
+    call_id = await admitted_call(ledger)
+    database.path.with_name("naru.db-wal").unlink()
+    await ledger.close()
+    await database.close()
+    again = await Database.open(sqlite_url)
+    assert set(await states(again)) == {call_id}
+    await again.close()
+
+
+async def test_a_ledger_does_not_start_where_it_cannot_write(sqlite: SqliteDatabase, monkeypatch):
+    """On a full disk it was ready, until the first call."""
+
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(journal, "TemporaryFile", no_room)
+    ledger = Ledger(sqlite)
+    with pytest.raises(DatabaseUnreachableError, match="No space left"):
+        await ledger.start()
+    assert not ledger.is_writable
+    monkeypatch.setattr(journal, "TemporaryFile", TemporaryFile)
+    await ledger.start()
+    assert await admitted_call(ledger)
+    await ledger.close()
 
 
 async def test_a_ledger_that_closes_while_the_file_cannot_be_written_ends(impatient: SqliteDatabase):
