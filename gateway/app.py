@@ -15,7 +15,8 @@ from starlette.routing import Route
 from gateway.failures.table import is_token_refused
 from gateway.mcp.methods import Edge
 from gateway.mcp.revisions import Server, Shapes
-from gateway.mcp_endpoint import Elsewhere, McpEndpoint
+from gateway.mcp_endpoint import Document, Elsewhere, McpEndpoint
+from gateway.openapi import document
 from gateway.registry_client import Link, watched
 from gateway.settings import Settings
 from naru.v1 import wire
@@ -56,11 +57,13 @@ def create_app(settings: Settings) -> Starlette:
     gateway = Gateway(settings)
     mcp = gateway.mcp
     health = {"/healthz": gateway.healthz, "/readyz": gateway.readyz}
+    read_only = (*health, "/openapi.json")
     app = Starlette(
         routes=[
             *(Route(path + slash, mcp) for path in settings.mcp_paths for slash in ("", "/")),
             *(Route(path, answer, methods=["GET"]) for path, answer in health.items()),
-            *(Route(path, Elsewhere(mcp, "METHOD_NOT_ALLOWED", allow=b"GET, HEAD")) for path in health),
+            Route("/openapi.json", Document(mcp, document(settings)), methods=["GET"]),
+            *(Route(path, Elsewhere(mcp, "METHOD_NOT_ALLOWED", allow=b"GET, HEAD")) for path in read_only),
             Route("/{path:path}", Elsewhere(mcp, "PATH_NOT_FOUND")),
         ],
         lifespan=gateway.lifespan,

@@ -317,3 +317,18 @@ class Elsewhere:
         if self._allow:
             request.headers.append((b"allow", self._allow))
         raise Failure(self._reason)
+
+
+class Document:
+    """The ASGI application behind a fixed JSON text."""
+
+    def __init__(self, endpoint: McpEndpoint, text: bytes) -> None:
+        self._endpoint = endpoint
+        self._reply = Reply(200, text)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._endpoint.carry(scope, receive, send, self._answer)
+
+    async def _answer(self, request: Request, _scope: Scope, headers: Headers, _receive: Receive) -> App:
+        self._endpoint.check_source(request, headers)
+        return self._reply

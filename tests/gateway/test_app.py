@@ -555,7 +555,7 @@ class TestStart:
     async def test_a_bad_value_stops_it(self):
         status, said = await self.run(GATEWAY_REGISTRY_TOKEN=TOKEN, GATEWAY_BIND="nonsense")
         assert status == 2
-        assert said == "gateway: GATEWAY_BIND: must be host:port, or [host]:port for IPv6, not 'nonsense'\n"
+        assert said == "gateway: GATEWAY_BIND: 'nonsense' is not host:port, such as 127.0.0.1:8080 or [::1]:8080\n"
 
     @pytest.mark.parametrize("name", ["GATEWAY_BIND", "GATEWAY_METRICS_BIND"])
     async def test_an_address_in_use_stops_it(self, gateway, name):
