@@ -139,9 +139,15 @@ def time_limit(call: Call, wanted: float | None, default: float, most: float, no
 
 
 class Outcome(NamedTuple):
-    """What goes to the ledger, and what the RPC gets: an answer or an error."""
+    """What goes to the ledger, and what the RPC gets: an answer or an error.
+
+    `seconds` is the time since the admission, `http_status` the endpoint's (0 for none), `detail` a short phrase.
+    """
 
     state: "execution_pb2.Call.State.ValueType"
     reason: "errors_pb2.Reason.ValueType"
     answer: Answer | None
     error: BaseException | None
+    seconds: float
+    http_status: int
+    detail: str

@@ -33,6 +33,7 @@ CUT_SECONDS = 1.0
 
 _NAME_LOGGED = 64
 _ERROR_LOGGED = 300
+_DETAIL_KEPT = 200
 _OUTCOMES = {number: name.lower() for name, number in execution_pb2.Call.State.items()}
 _SUCCEEDED, _TOOL_ERROR = execution_pb2.Call.SUCCEEDED, execution_pb2.Call.TOOL_ERROR
 
@@ -110,36 +111,43 @@ class Calls:
 
     async def _execute(self, call: Call, ready: Ready) -> Event:
         started = time.perf_counter()
-        outcome = Outcome(execution_pb2.Call.FAILED, errors_pb2.INTERNAL, None, None)
         CALLS_RUNNING.inc()
         try:
-            outcome = await self._outcome(call, ready)
-            await self._settle(call, ready, outcome)
+            outcome = await self._outcome(call, ready, started)
+            try:
+                await self._settle(call, ready, outcome)
+            finally:
+                _record(call, ready, outcome, time.perf_counter() - started)
         finally:
             CALLS_RUNNING.dec()
-            _record(call, ready, outcome, time.perf_counter() - started)
         if outcome.error is not None:
             raise outcome.error
         return _result(call, ready, outcome.answer or Answer(b"[]"))
 
-    async def _outcome(self, call: Call, ready: Ready) -> Outcome:
+    async def _outcome(self, call: Call, ready: Ready, started: float) -> Outcome:
+        attempt = Attempt()
+        answer: Answer | None = None
+        failure: BaseException | None = None
+        detail = ""
         try:
-            answer = await self._ask(call, ready)
+            answer = await self._ask(call, ready, attempt)
+            state, reason = _TOOL_ERROR if answer.is_error else _SUCCEEDED, answer.reason
         except ToolFailedError as error:
             error.facts = _facts(call, ready, error.facts, never=isinstance(error, ResultTooLargeError))
-            return Outcome(execution_pb2.Call.FAILED, error.reason, None, error)
+            failure, state, reason = error, execution_pb2.Call.FAILED, error.reason
+            detail = _detail(error)
         except asyncio.CancelledError as error:
-            if not call.cut:
-                return Outcome(execution_pb2.Call.CANCELLED, errors_pb2.REASON_UNSPECIFIED, None, error)
-            unknown = _unknown(call, ready, "the service stopped")
-            return Outcome(execution_pb2.Call.UNKNOWN, unknown.reason, None, unknown)
+            failure, state, reason = error, execution_pb2.Call.CANCELLED, errors_pb2.REASON_UNSPECIFIED
+            if call.cut:
+                failure = _unknown(call, ready, "the service stopped")
+                state, reason = execution_pb2.Call.UNKNOWN, failure.reason
         except Exception as error:  # noqa: BLE001 -- whatever happened, the call must be settled; it is raised afterwards
-            return Outcome(execution_pb2.Call.FAILED, errors_pb2.INTERNAL, None, error)
-        state = _TOOL_ERROR if answer.is_error else _SUCCEEDED
-        return Outcome(state, answer.reason, answer, None)
+            failure, state, reason = error, execution_pb2.Call.FAILED, errors_pb2.INTERNAL
+        seconds = time.perf_counter() - started
+        return Outcome(state, reason, answer, failure, seconds, attempt.status, detail)
 
-    async def _ask(self, call: Call, ready: Ready) -> Answer:
-        caller, attempt = call.caller, Attempt()
+    async def _ask(self, call: Call, ready: Ready, attempt: Attempt) -> Answer:
+        caller = call.caller
         now = asyncio.get_running_loop().time()
         limit = time_limit(call, ready.tool.definition.timeout, self._default_timeout, self._max_timeout, now)
         headers = call_headers(call.call_id, caller.request_id, child_of(caller.traceparent), caller.tracestate)
@@ -196,7 +204,8 @@ def _result(call: Call, ready: Ready, answer: Answer) -> Event:
 def _record(call: Call, ready: Ready, outcome: Outcome, seconds: float) -> None:
     """Ids and names, never arguments or results."""
     name, tool = _OUTCOMES[outcome.state], ready.tool
-    observe_call(tool.name, ready.lane, name, seconds)
+    reason = errors_pb2.Reason.Name(outcome.reason) if outcome.reason else ""
+    observe_call(tool.name, tool.version, ready.lane, name, reason, seconds)
     _log.info(
         "call",
         call_id=call.call_id,
@@ -205,7 +214,7 @@ def _record(call: Call, ready: Ready, outcome: Outcome, seconds: float) -> None:
         version=tool.version,
         lane=ready.lane,
         outcome=name,
-        reason=errors_pb2.Reason.Name(outcome.reason) if outcome.reason else "",
+        reason=reason,
         duration_ms=round(seconds * 1000, 3),
         **({"trial": True} if ready.trial else {}),
         **_ids(call),
@@ -213,13 +222,21 @@ def _record(call: Call, ready: Ready, outcome: Outcome, seconds: float) -> None:
     )
 
 
+def _detail(error: ToolFailedError) -> str:
+    """Says what went wrong in a few words, without the names that the answer itself chose."""
+    if isinstance(error, ToolTimedOutError):
+        return f"the {error.facts['limit']}'s limit of {error.facts['timeout_seconds']} s"
+    return str(error.facts.get("detail", "")).partition(" at ")[0][:_DETAIL_KEPT]
+
+
 def _cause(outcome: Outcome) -> dict[str, Fact]:
-    """Why the endpoint failed, for those who run it; without the names that the answer itself chose."""
-    if not isinstance(outcome.error, ToolFailedError):
-        return {} if outcome.answer is None else {**outcome.answer.facts}
-    facts = outcome.error.facts
-    detail = str(facts.get("detail", "")).partition(" at ")[0]
-    return {"error": str(outcome.error)[:_ERROR_LOGGED], "detail": detail, "http_status": facts.get("http_status")}
+    """Returns why the endpoint failed, for those who run it."""
+    cause: dict[str, Fact] = {"http_status": outcome.http_status} if outcome.http_status else {}
+    if isinstance(outcome.error, ToolFailedError):
+        cause |= {"error": str(outcome.error)[:_ERROR_LOGGED], "detail": outcome.detail}
+    elif outcome.answer is not None:
+        cause |= outcome.answer.facts
+    return cause
 
 
 def _log_refusal(call: Call, error: NaruError) -> None:

@@ -116,7 +116,7 @@ class AddressRefusedError(OSError):
 class Attempt:
     """What happened to one request at its socket."""
 
-    __slots__ = ("connected", "effort", "fault", "refused")
+    __slots__ = ("connected", "effort", "fault", "refused", "status")
 
     def __init__(self) -> None:
         # What reading the answer has cost.
@@ -127,6 +127,8 @@ class Attempt:
         self.connected = False
         # At least one address was refused by the guard.
         self.refused = False
+        # The HTTP status of the answer; 0 before there was one.
+        self.status = 0
 
 
 ATTEMPT: ContextVar[Attempt] = ContextVar("ATTEMPT")

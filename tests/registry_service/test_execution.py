@@ -40,6 +40,7 @@ from registry_service.rpc.border import Gate, GuardedServer
 from registry_service.rpc.tokens import Tokens
 from registry_service.storage.models import Call, CatalogRevision, Usage
 from registry_service.telemetry.metrics import CALLS_RUNNING, METRICS
+from registry_service.tools import checks as checks_module
 from registry_service.tools.checks import Checks
 from registry_service.upstreams.http.client import EndpointClient
 from tests.support.samples import definition, raw
@@ -329,6 +330,18 @@ class TestAnswers:
         assert (await failing(house.call())).reason == "TOOL_RESPONSE_INVALID"
 
     @BOTH_DATABASES
+    async def test_a_large_answer_that_cannot_be_checked_in_time_is_no_call_that_never_was(self, house, monkeypatch):
+        """Its tool has done its work."""
+        monkeypatch.setattr(checks_module, "WAIT_SECONDS", 0.0)
+        answer = json.dumps({"items": [n / 7 for n in range(400_000)]}).encode()
+        output = {"type": "object", "properties": {"items": {"type": "array", "uniqueItems": True}}}
+        await house.tool(house.endpoint.serve("/large", Script(chunks=[answer])), outputSchema=output)
+        failure = await failing(house.call())
+        assert failure.reason == "TOOL_RESPONSE_INVALID"
+        assert (failure.facts["detail"], failure.facts["safe_to_retry"]) == ("too large to be checked in time", False)
+        row = await house.row()
+        assert (row.state, row.reason) == (execution_pb2.Call.FAILED, errors_pb2.TOOL_RESPONSE_INVALID)
+
     async def test_many_calls_at_once_each_get_their_own(self, house):
         await house.tool("/echo")
         results = await asyncio.gather(*(house.call(b'{"n":%d}' % n) for n in range(50)))
@@ -880,18 +893,18 @@ class TestGetCall:
 
 
 class TestTelemetry:
-    async def test_calls_are_counted_by_tool_lane_and_outcome(self, house):
+    async def test_calls_are_counted_by_tool_version_lane_outcome_and_reason(self, house):
         await house.tool("/echo", name="counted")
         await house.tool("/500", name="counted-too")
         await house.call(name="counted")
         await house.call(name="counted-too")
 
-        def count(tool, outcome):
-            labels = {"tool": tool, "lane": "production", "outcome": outcome}
+        def count(tool, outcome, reason):
+            labels = {"tool": tool, "version": "1.0.0", "lane": "production", "outcome": outcome, "reason": reason}
             return METRICS.get_sample_value("naru_calls_total", labels) or 0
 
-        assert count("counted", "succeeded") >= 1
-        assert count("counted-too", "tool_error") >= 1
+        assert count("counted", "succeeded", "") >= 1
+        assert count("counted-too", "tool_error", "TOOL_HTTP_ERROR") >= 1
         labels = {"tool": "counted", "lane": "production"}
         assert METRICS.get_sample_value("naru_call_seconds_count", labels)
 

@@ -10,11 +10,13 @@ from naru.v1 import errors_pb2
 from registry_service.catalog import ToolEntry
 from registry_service.errors import (
     Fact,
+    ServiceUnavailableError,
     ToolRefusedError,
     ToolResponseInvalidError,
     ToolUnreachableError,
 )
 from registry_service.tools.checks import Checks
+from registry_service.tools.json_schema import SchemaCheck
 from registry_service.upstreams.egress import ATTEMPT, MAX_HEAD_BYTES, Attempt, Connector, Guard, Network
 from registry_service.upstreams.http.body import Body
 from registry_service.upstreams.http.event_stream import STREAM_FACTOR, OnProgress, StreamedAnswer
@@ -125,6 +127,7 @@ class EndpointClient:
         ATTEMPT.set(attempt)
         request.headers.update(headers)
         response = await self._send(request, attempt)
+        attempt.status = response.status
         content = _Content(response, attempt, self._turns)
         try:
             answer = await self._read(content, request, headers["X-Naru-Call-Id"], on_progress)
@@ -134,8 +137,15 @@ class EndpointClient:
             # Closes the connection, unless the body was read to its end: then it has been handed back already.
             response.close()
         if answer.unchecked is not None:
-            refuse(await self._checks.violations(answer.unchecked, answer.structured, request.headers["X-Naru-Tool"]))
+            await self._check(answer.unchecked, answer.structured, request.headers["X-Naru-Tool"])
         return answer
+
+    async def _check(self, output: SchemaCheck, structured: bytes, tool: str) -> None:
+        """Holds a large answer to its schema. The tool did its work: nobody may hear that nothing happened."""
+        try:
+            refuse(await self._checks.violations(output, structured, tool))
+        except ServiceUnavailableError as error:
+            raise ToolResponseInvalidError(str(error), detail="too large to be checked in time") from None
 
     async def _send(self, request: Request, attempt: Attempt) -> aiohttp.ClientResponse:
         try:
