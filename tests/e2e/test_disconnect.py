@@ -156,7 +156,7 @@ async def test_clients_that_leave_at_any_moment_leave_the_truth(scene: Scene):
 
 
 async def test_clients_that_are_reset_leave_nothing_behind(scene: Scene):
-    """Cases F07 and F08: half of them modern, whose calls end at once, half legacy, whose calls run on."""
+    """Half of them modern, whose calls end at once, half legacy, whose calls run on."""
     [registry], [gateway] = scene.stack.registries, scene.stack.gateways
     tool = scene.tool("/gated-progress")
     contracts = [Contract.MODERN, Contract.MODERN_SSE, *STREAMING_LEGACY[:2]]

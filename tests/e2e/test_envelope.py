@@ -1,4 +1,4 @@
-"""Cases B, C and P of what users of gateways report: the envelope, ids, the headers of 2026-07-28."""
+"""The envelope, ids, and the headers of 2026-07-28, on what users of other gateways have reported."""
 
 import asyncio
 import json
@@ -65,7 +65,7 @@ async def check_bodies(pair: Pair, bodies: dict[str | bytes, int]) -> None:
 # B: the envelope
 
 
-async def test_b01_batches_are_refused_whole(pair: Pair):
+async def test_batches_are_refused_whole(pair: Pair):
     tool = pair.tool("/echo")
     call = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{tool.name}"}}}}'
     await check_bodies(
@@ -78,13 +78,13 @@ async def test_b01_batches_are_refused_whole(pair: Pair):
     assert pair.executions(tool) == 0
 
 
-async def test_b02_an_initialize_in_a_batch_is_no_initialize(pair: Pair):
+async def test_an_initialize_in_a_batch_is_no_initialize(pair: Pair):
     body = '[{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26"}}]'
     check_refused(await pair.post(body), -32600)
 
 
 @everybody
-async def test_b04_codes_are_integers_in_the_body(pair: Pair, speaker: Speaker):
+async def test_codes_are_integers_in_the_body(pair: Pair, speaker: Speaker):
     ambiguous, first = pair.definition("/echo")
     _, second = pair.definition("/echo", ambiguous.name, version="2", active=False)
     pair.admin.apply({"tools": [first, second]})
@@ -102,12 +102,12 @@ async def test_b04_codes_are_integers_in_the_body(pair: Pair, speaker: Speaker):
 
 @everybody
 @pytest.mark.parametrize("method", ["notifications/initialized", "notifications/foo", "notifications/cancelled"])
-async def test_b05_notifications_are_accepted(pair: Pair, speaker: Speaker, method: str):
+async def test_notifications_are_accepted(pair: Pair, speaker: Speaker, method: str):
     reply = await pair.ask(speaker, method, id=None)
     assert (reply.status, reply.body, reply.header("content-type")) == (202, b"", None)
 
 
-async def test_b07_meta_is_missing(pair: Pair):
+async def test_meta_is_missing(pair: Pair):
     tool = pair.tool("/echo")
     body = f'{{"jsonrpc":"2.0","id":"abc","method":"tools/call","params":{{"name":"{tool.name}","arguments":{{}}}}}}'
     reply = await pair.post(body, *AS_MODERN, ("Mcp-Name", tool.name))
@@ -115,14 +115,14 @@ async def test_b07_meta_is_missing(pair: Pair):
     assert pair.executions(tool) == 0
 
 
-async def test_b08_bodies_that_are_no_message(pair: Pair):
+async def test_bodies_that_are_no_message(pair: Pair):
     await check_bodies(
         pair, {"{": -32700, "": -32700, "null": -32600, '"x"': -32600, "5": -32600, "true": -32600, "{}": -32600,
                "nul": -32700, '{"jsonrpc":"2.0"}': -32600, '{"jsonrpc":"2.0","method":"ping"} x': -32700}
     )  # fmt: skip
 
 
-async def test_b10_json_that_is_refused(pair: Pair):
+async def test_json_that_is_refused(pair: Pair):
     ping = '{"jsonrpc":"2.0","id":1,"method":"ping","params":%s}'
     await check_bodies(
         pair,
@@ -151,7 +151,7 @@ async def test_b10_json_that_is_refused(pair: Pair):
 
 
 @everybody
-async def test_b10_what_only_looks_odd_passes(pair: Pair, speaker: Speaker):
+async def test_what_only_looks_odd_passes(pair: Pair, speaker: Speaker):
     tool = pair.tool("/echo")
     arguments = r'{"nul":"a\u0000b","pair":"\ud83d\ude00","brackets":"[[[[{{{{","a":{"a":{"a":1}},"":0}'
     result = (await pair.call(tool, Json(arguments), speaker=speaker)).result
@@ -160,7 +160,7 @@ async def test_b10_what_only_looks_odd_passes(pair: Pair, speaker: Speaker):
 
 
 @by_era
-async def test_b11_a_body_nested_too_deep(pair: Pair, speaker: Speaker):
+async def test_a_body_nested_too_deep(pair: Pair, speaker: Speaker):
     tool = pair.tool("/echo")
     reply = await pair.call(tool, Json('{"a":' * 5000 + "1" + "}" * 5000), speaker=speaker)
     check_refused(reply, -32700)
@@ -172,7 +172,7 @@ async def test_b11_a_body_nested_too_deep(pair: Pair, speaker: Speaker):
     await pair.is_alive()
 
 
-async def test_b11_a_schema_nested_too_deep_is_not_registered(pair: Pair):
+async def test_a_schema_nested_too_deep_is_not_registered(pair: Pair):
     schema = '{"type":"object","properties":{"a":' * 5000 + '{"type":"string"}' + "}}" * 5000
     _, entry = pair.definition("/echo", "nested_too_deep")
     text = json.dumps({**entry, "inputSchema": "SCHEMA"}).replace('"SCHEMA"', schema)
@@ -191,7 +191,7 @@ IDS = ["1", "0", "-1", '"1"', '"0"', '""', '"550e8400-e29b-41d4-a716-44665544000
 
 
 @everybody
-async def test_c01_c02_c04_c05_ids_come_back_as_they_were_sent(pair: Pair, speaker: Speaker):
+async def test_ids_come_back_as_they_were_sent(pair: Pair, speaker: Speaker):
     """Character by character, on success and on every path of errors."""
     tool = pair.tool("/echo")
     failing = pair.tool("/500-empty")
@@ -213,7 +213,7 @@ async def test_c01_c02_c04_c05_ids_come_back_as_they_were_sent(pair: Pair, speak
 
 
 @everybody
-async def test_c05_other_ids_are_refused(pair: Pair, speaker: Speaker):
+async def test_other_ids_are_refused(pair: Pair, speaker: Speaker):
     """None of them is taken for a notification, and nothing runs."""
     tool = pair.tool("/echo")
     for raw in ("1.5", "null", "true", "false", "{}", "[]", "[1]", "1e-3", "0.1", "15e-1"):
@@ -221,13 +221,13 @@ async def test_c05_other_ids_are_refused(pair: Pair, speaker: Speaker):
     assert pair.executions(tool) == 0
 
 
-async def test_c05_the_progress_token_of_an_odd_id_is_that_id(pair: Pair):
+async def test_the_progress_token_of_an_odd_id_is_that_id(pair: Pair):
     reply = await pair.call(pair.tool("/ndjson"), {}, speaker=XDATA, id=Json("1e3"))
     assert reply.body.count(b'"progressToken":1e3,') == 3
     assert b'"id":1e3,' in reply.body
 
 
-async def test_c07_an_id_that_cannot_be_read_is_null(pair: Pair):
+async def test_an_id_that_cannot_be_read_is_null(pair: Pair):
     for body in ("{", '{"jsonrpc":"2.0","id":7,"method":"ping"', '{"id":7,"id":8}'):
         check_refused(await pair.post(body), -32700)
     # One that can be read is told, whatever else is wrong.
@@ -239,7 +239,7 @@ async def test_c07_an_id_that_cannot_be_read_is_null(pair: Pair):
 
 
 @everybody
-async def test_c08_large_integers(pair: Pair, speaker: Speaker):
+async def test_large_integers(pair: Pair, speaker: Speaker):
     tool = pair.tool("/echo")
     reply = await pair.call(tool, Json('{"id":9007199254740993}'), speaker=speaker, id=Json("9007199254740993"))
     assert pair.requests(tool)[0].body == b'{"id":9007199254740993}'
@@ -248,7 +248,7 @@ async def test_c08_large_integers(pair: Pair, speaker: Speaker):
     assert reply.result["content"] == [{"type": "text", "text": '{"id":9007199254740993}'}]
 
 
-async def test_c10_a_cancel_at_the_end_leaves_one_answer_at_most(pair: Pair, gate: asyncio.Event):
+async def test_a_cancel_at_the_end_leaves_one_answer_at_most(pair: Pair, gate: asyncio.Event):
     tool = pair.tool("/gate")
     session: Header = ("Mcp-Session-Id", "c10")
     async with pair.calling(tool, {}, session, speaker=LEGACY, id="c10") as wire:
@@ -266,7 +266,7 @@ async def test_c10_a_cancel_at_the_end_leaves_one_answer_at_most(pair: Pair, gat
 
 
 @everybody
-async def test_c11_the_same_id_twice_at_once(pair: Pair, gate: asyncio.Event, speaker: Speaker):
+async def test_the_same_id_twice_at_once(pair: Pair, gate: asyncio.Event, speaker: Speaker):
     """Of two accounts, to two tools, in the same session: each exchange gets its own answer."""
     slow, fast = pair.tool("/gate"), pair.tool("/echo")
     other = pair.admin.create_account("Other")
@@ -286,20 +286,20 @@ async def test_c11_the_same_id_twice_at_once(pair: Pair, gate: asyncio.Event, sp
 # P: the headers of 2026-07-28
 
 
-async def test_p01_header_and_meta_differ(pair: Pair):
+async def test_header_and_meta_differ(pair: Pair):
     meta = {VERSION_META: "2025-11-25", CAPABILITIES_META: {}}
     reply = await pair.ask(MODERN, "tools/list", meta=meta)
     assert (reply.status, reply.error["code"], reply.json["id"]) == (400, -32020, 1)
 
 
-async def test_p02_meta_without_its_version(pair: Pair):
+async def test_meta_without_its_version(pair: Pair):
     params = f'{{"name":"x","_meta":{{"{CAPABILITIES_META}":{{}}}}}}'
     body = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'
     reply = await pair.post(body, *AS_MODERN, ("Mcp-Name", "x"))
     assert (reply.status, reply.error["code"], reply.json["id"]) == (400, -32602, 1)
 
 
-async def test_p04_discover(pair: Pair):
+async def test_discover(pair: Pair):
     reply = await pair.ask(MODERN, "server/discover")
     assert reply.status == 200
     assert reply.result["supportedVersions"][0] == "2026-07-28"
@@ -310,12 +310,12 @@ async def test_p04_discover(pair: Pair):
 
 
 @pytest.mark.parametrize("method", ["ping", "initialize"])
-async def test_p05_methods_of_the_handshake_era(pair: Pair, method: str):
+async def test_methods_of_the_handshake_era(pair: Pair, method: str):
     reply = await pair.ask(MODERN, method, {"protocolVersion": "2025-11-25"})
     assert (reply.status, reply.error["code"], reply.json["id"]) == (404, -32601, 1)
 
 
-async def test_p07_initialize_negotiates(pair: Pair):
+async def test_initialize_negotiates(pair: Pair):
     for asked, answered in (("2025-06-18", "2025-06-18"), ("1999-01-01", "2025-11-25")):
         reply = await pair.ask(UNNAMED, "initialize", {"protocolVersion": asked})
         assert reply.result["protocolVersion"] == answered

@@ -1,4 +1,4 @@
-"""Cases V, W and Z, and whatever else a tool can do to a gateway: each has its answer, and the server lives on."""
+"""Whatever a tool can do to a gateway: each has its answer, and the server lives on."""
 
 import json
 import socket
@@ -169,7 +169,7 @@ def closed_port() -> int:
 
 
 @everybody
-async def test_v01_the_host_is_down(pair: Pair, speaker: Speaker):
+async def test_the_host_is_down(pair: Pair, speaker: Speaker):
     tool, entry = pair.definition("/echo")
     entry["endpoint"]["production"]["url"] = f"http://127.0.0.1:{closed_port()}/x"
     pair.admin.apply({"tools": [entry]})
@@ -178,7 +178,7 @@ async def test_v01_the_host_is_down(pair: Pair, speaker: Speaker):
 
 
 @some
-async def test_v01_the_name_does_not_resolve(pair: Pair, speaker: Speaker):
+async def test_the_name_does_not_resolve(pair: Pair, speaker: Speaker):
     tool, entry = pair.definition("/echo")
     entry["endpoint"]["production"]["url"] = "http://no-such-host.invalid/x"
     pair.admin.apply({"tools": [entry]})
@@ -187,7 +187,7 @@ async def test_v01_the_name_does_not_resolve(pair: Pair, speaker: Speaker):
 
 
 @everybody
-async def test_v01_the_tool_is_too_slow(pair: Pair, speaker: Speaker):
+async def test_the_tool_is_too_slow(pair: Pair, speaker: Speaker):
     tool = pair.tool("/hang", timeout="150ms")
     error = check_failure(await pair.call(tool, {}, speaker=speaker), "TOOL_TIMED_OUT", speaker)
     assert error["safe_to_retry"] is False
@@ -195,7 +195,7 @@ async def test_v01_the_tool_is_too_slow(pair: Pair, speaker: Speaker):
 
 
 @everybody
-async def test_v02_http_errors_of_the_tool(pair: Pair, speaker: Speaker):
+async def test_http_errors_of_the_tool(pair: Pair, speaker: Speaker):
     for mode in ("/404", "/500"):
         reply = await pair.call(pair.tool(mode), {}, speaker=speaker)
         check_failure(reply, "TOOL_HTTP_ERROR", speaker)
@@ -203,7 +203,7 @@ async def test_v02_http_errors_of_the_tool(pair: Pair, speaker: Speaker):
 
 
 @everybody
-async def test_v04_a_denied_tool(pair: Pair, speaker: Speaker):
+async def test_a_denied_tool(pair: Pair, speaker: Speaker):
     tool = pair.tool("/echo", access={"plans": ["pro", "lite"]})
     reply = await pair.call(tool, {}, speaker=speaker)
     assert (reply.status, reply.result["isError"]) == (200, True)
@@ -216,7 +216,7 @@ async def test_v04_a_denied_tool(pair: Pair, speaker: Speaker):
 
 
 @everybody
-async def test_v05_an_empty_answer(pair: Pair, speaker: Speaker):
+async def test_an_empty_answer(pair: Pair, speaker: Speaker):
     check_failure(await pair.call(pair.tool("/empty"), {}, speaker=speaker), "TOOL_RESPONSE_INVALID", speaker)
     # 204 says that there is nothing to tell, which is something else.
     assert (await pair.call(pair.tool("/empty-204"), {}, speaker=speaker)).result == {
@@ -228,7 +228,7 @@ async def test_v05_an_empty_answer(pair: Pair, speaker: Speaker):
 
 
 @pytest.mark.parametrize("speaker", [XDATA, NDJSON, LEGACY, MODERN], ids=lambda speaker: speaker.name)
-async def test_v07_a_tool_that_fails_after_the_stream_began(pair: Pair, speaker: Speaker):
+async def test_a_tool_that_fails_after_the_stream_began(pair: Pair, speaker: Speaker):
     tool = pair.tool(
         Script(content_type="application/x-ndjson", framing="chunked", chunks=[b'{"progress":1}\n'], end="drop")
     )
@@ -244,7 +244,7 @@ async def own_pair(tmp_path: Path) -> AsyncIterator[Pair]:
         yield pair
 
 
-async def test_v07_the_link_breaks_after_the_stream_began(own_pair: Pair):
+async def test_the_link_breaks_after_the_stream_began(own_pair: Pair):
     pair = own_pair
     pair.endpoint.gate.clear()
     tool = pair.tool("/gated-progress")
@@ -286,7 +286,7 @@ def logged(process: Process, trace_id: str) -> bool:
     return any("Traceback" in str(record) for record in records)
 
 
-async def test_v08_an_internal_error_says_nothing_but_its_trace(own_pair: Pair):
+async def test_an_internal_error_says_nothing_but_its_trace(own_pair: Pair):
     pair = own_pair
     tool = pair.tool("/echo")
     path = pair.stack.database_url.removeprefix("sqlite:///")
@@ -311,7 +311,7 @@ async def test_v08_an_internal_error_says_nothing_but_its_trace(own_pair: Pair):
 
 
 @everybody
-async def test_w01_a_tool_that_did_its_work_and_dropped_the_connection(pair: Pair, speaker: Speaker):
+async def test_a_tool_that_did_its_work_and_dropped_the_connection(pair: Pair, speaker: Speaker):
     tool = pair.tool("/commit-then-drop")
     error = check_failure(await pair.call(tool, {}, speaker=speaker), "TOOL_UNREACHABLE", speaker)
     assert error["safe_to_retry"] is False
@@ -324,7 +324,7 @@ async def test_w01_a_tool_that_did_its_work_and_dropped_the_connection(pair: Pai
 
 
 @some
-async def test_w01_a_connection_that_was_closed_meanwhile_loses_no_call(pair: Pair, speaker: Speaker):
+async def test_a_connection_that_was_closed_meanwhile_loses_no_call(pair: Pair, speaker: Speaker):
     tool = pair.tool("/closes-in-silence")
     for _ in range(5):
         assert (await pair.call(tool, {}, speaker=speaker)).result["structuredContent"] == {}
@@ -339,7 +339,7 @@ def parent(trace: str, flags: str = "01") -> str:
 
 
 @everybody
-async def test_z01_a_trace_is_continued_and_meta_wins(pair: Pair, speaker: Speaker):
+async def test_a_trace_is_continued_and_meta_wins(pair: Pair, speaker: Speaker):
     tool = pair.tool("/echo")
     header: list[Header] = [("traceparent", parent(TRACE)), ("tracestate", "a=1")]
     meta = {"traceparent": parent(OTHER_TRACE, "00"), "tracestate": "b=2"}
@@ -364,7 +364,7 @@ async def test_z01_a_trace_is_continued_and_meta_wins(pair: Pair, speaker: Speak
     ["garbage", "00-" + "0" * 32 + "-00f067aa0ba902b7-01", parent(TRACE.upper()), f"ff-{TRACE}-00f067aa0ba902b7-01",
      f"00-{TRACE}-{'0' * 16}-01", parent(TRACE) + "-x", "00-" + TRACE],
 )  # fmt: skip
-async def test_z02_a_trace_that_is_none_is_replaced(pair: Pair, speaker: Speaker, garbage: str):
+async def test_a_trace_that_is_none_is_replaced(pair: Pair, speaker: Speaker, garbage: str):
     tool = pair.tool("/echo")
     await pair.call(tool, {}, ("traceparent", garbage), ("tracestate", "a=1"), speaker=speaker)
     sent = pair.requests(tool)[0]
@@ -375,7 +375,7 @@ async def test_z02_a_trace_that_is_none_is_replaced(pair: Pair, speaker: Speaker
 
 
 @everybody
-async def test_z04_redirects_are_not_followed(pair: Pair, speaker: Speaker):
+async def test_redirects_are_not_followed(pair: Pair, speaker: Speaker):
     inside = pair.endpoint_of("/count")
     locations = (METADATA, pair.endpoint.url(inside), inside, "//169.254.169.254/", "")
     for status, location in zip((301, 302, 303, 307, 308), locations, strict=True):
@@ -393,7 +393,7 @@ async def test_z04_redirects_are_not_followed(pair: Pair, speaker: Speaker):
      "http://[::1]/", "http://[fd00:ec2::254]/", "http://[64:ff9b::a9fe:a9fe]/", "http://[2002:a9fe:a9fe::1]/",
      "http://192.168.1.1:8080/x"],
 )  # fmt: skip
-async def test_z04_addresses_that_are_not_called(pair: Pair, url: str, speaker: Speaker):
+async def test_addresses_that_are_not_called(pair: Pair, url: str, speaker: Speaker):
     tool, entry = pair.definition("/echo")
     entry["endpoint"]["production"]["url"] = url
     pair.admin.apply({"tools": [entry]})
@@ -406,7 +406,7 @@ async def test_z04_addresses_that_are_not_called(pair: Pair, url: str, speaker: 
 @pytest.mark.parametrize(
     "spelling", ["2852039166", "0xA9FEA9FE", "0251.0376.0251.0376", "169.254.43518", "[fe80::1%25eth0]"]
 )
-async def test_z04_an_address_in_disguise(pair: Pair, spelling: str):
+async def test_an_address_in_disguise(pair: Pair, spelling: str):
     tool, entry = pair.definition("/echo")
     entry["endpoint"]["production"]["url"] = f"http://{spelling}/latest/meta-data/"
     if pair.faults(entry):
@@ -422,7 +422,7 @@ async def test_z04_an_address_in_disguise(pair: Pair, spelling: str):
      "http://127.0.0.1/#x", "http://127.0.0.1/a b", "http://도구/", "gopher://x/", "http:/x", "http://a\\b/", 5],
     ids=str,
 )  # fmt: skip
-async def test_z04_urls_that_are_not_registered(pair: Pair, url: object):
+async def test_urls_that_are_not_registered(pair: Pair, url: object):
     _, entry = pair.definition("/echo", "z04")
     entry["endpoint"]["production"]["url"] = url
     assert any(fault.startswith("/tools/0/endpoint/production/url") for fault in pair.faults(entry))
@@ -432,7 +432,7 @@ PATH_SCHEMA = {"type": "object", "properties": {"p": {"type": ["string", "number
 
 
 @everybody
-async def test_z04_a_path_argument_stays_one_segment(pair: Pair, speaker: Speaker):
+async def test_a_path_argument_stays_one_segment(pair: Pair, speaker: Speaker):
     tool, entry = pair.definition("/target", inputSchema=PATH_SCHEMA)
     entry["endpoint"]["production"]["url"] = pair.endpoint.url("/target/{p}/end?fixed=1")
     pair.admin.apply({"tools": [entry]})
@@ -456,7 +456,7 @@ async def test_z04_a_path_argument_stays_one_segment(pair: Pair, speaker: Speake
 
 
 @some
-async def test_z04_arguments_in_a_query(pair: Pair, speaker: Speaker):
+async def test_arguments_in_a_query(pair: Pair, speaker: Speaker):
     tool = pair.tool("/target", endpoint={"method": "GET"})
     arguments = Json('{"a":"1&b=2","n":9007199254740993,"f":1.0,"l":[1,"x"],"no":null,"t":true,"한":"글 +"}')
     target = (await pair.call(tool, arguments, speaker=speaker)).result["structuredContent"]

@@ -147,7 +147,7 @@ class TestRegistry:
         assert_no_faults(*stack.processes)
 
     async def test_a_restart_between_two_calls_costs_a_retry_at_most(self, stack: Stack):
-        """Case S02: the client does not wait for the gateway to have noticed."""
+        """The client does not wait for the gateway to have noticed."""
         registry = stack.registry()
         async with opened(stack, registry, stack.gateway(registry)) as scene:
             echo = scene.tool("/echo")
@@ -166,7 +166,7 @@ class TestRegistry:
         assert_no_faults(*stack.processes)
 
     async def test_a_frozen_registry_meets_the_deadline(self, stack: Stack):
-        """Case S04: nothing waits for ever, and what was frozen goes on as if nothing had been."""
+        """Nothing waits for ever, and what was frozen goes on as if nothing had been."""
         registry = stack.registry()
         limit = str(LIMIT_SECONDS)
         gateway = stack.gateway(registry, GATEWAY_CALL_TIMEOUT_SECONDS=limit, GATEWAY_REGISTRY_TIMEOUT_SECONDS=limit)
@@ -323,7 +323,7 @@ class TestEndpoint:
         ],
     )
     async def test_its_faults_are_results(self, scene: Scene, path: str, reason: str):
-        """Cases V01, V02, V04, V05, V07 and W01: an `isError` result with words in it, after one execution."""
+        """An `isError` result with words in it, after one execution."""
         tool = scene.tool(path, timeout="300ms")
         replies = await asyncio.gather(*(scene.client.call(tool, contract=contract) for contract in CONTRACTS))
         for reply in replies:
@@ -335,7 +335,7 @@ class TestEndpoint:
         assert scene.endpoint.executions == len(CONTRACTS)
 
     async def test_a_host_that_is_down_was_not_asked(self, scene: Scene):
-        """Case V01: provably not sent, so that the same call may be sent again; whatever the tool does."""
+        """Provably not sent, so that the same call may be sent again; whatever the tool does."""
         async with ScriptedEndpoint() as down:
             url = down.url("/echo")
         tool = scene.tool("/echo", endpoint={"production": {"url": url}})
@@ -345,7 +345,7 @@ class TestEndpoint:
             assert reply.envelope["result"]["isError"] is True
 
     async def test_an_idempotent_tool_may_be_called_again(self, scene: Scene):
-        """Case W01 for tools that say of themselves that once more does no harm."""
+        """Holds for tools that say of themselves that once more does no harm."""
         tool = scene.tool("/commit-then-drop", annotations={"idempotentHint": True})
         reply = await scene.client.call(tool)
         assert (reply.reason, reply.error["safe_to_retry"]) == ("TOOL_UNREACHABLE", True)

@@ -129,7 +129,6 @@ async def refuse(session: aiohttp.ClientSession, scene: Scene, number: int) -> N
 
 
 async def test_refusals_leave_nothing_behind(scene: Scene):
-    """Case U01."""
     async with client_session() as session:
         await refuse(session, scene, WARM_UP)
         await assert_flat(scene, lambda: refuse(session, scene, REFUSALS))
@@ -216,7 +215,7 @@ class TestRefusedCalls:
 
 
 async def test_calls_leave_nothing_behind(scene: Scene):
-    """Case U02: of every contract, with and without progress."""
+    """Of every contract, with and without progress."""
     load = Load(scene.client, scene.tool("/ndjson"), CONTRACTS, workers=len(CONTRACTS))
     load.start()
     await load.succeeded(WARM_UP, 60)
@@ -226,7 +225,7 @@ async def test_calls_leave_nothing_behind(scene: Scene):
 
 
 async def test_clients_that_never_read_disturb_nobody(scene: Scene):
-    """Case U04: progress that nobody takes is dropped, and the results wait without holding up anything else."""
+    """Progress that nobody takes is dropped, and the results wait without holding up anything else."""
     registry, gateway = both(scene)
     frames = [{"progress": n, "message": "x" * PROGRESS_BYTES} for n in range(PROGRESS_FRAMES)]
     scene.endpoint.serve("/flood", ndjson(*frames, {"result": {"text": "x" * RESULT_BYTES}}))

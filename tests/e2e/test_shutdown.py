@@ -110,7 +110,7 @@ async def test_where_nothing_runs_an_end_waits_for_nobody(stack: Stack):
 
 class TestGateway:
     async def test_what_runs_ends_within_the_grace(self, house: Stack):
-        """Case Q01: the streams get their results, and then the process ends, long before the grace does."""
+        """The streams get their results, and then the process ends, long before the grace does."""
         async with at_new_gateway(house) as (scene, gateway):
             calls = await running_calls(scene, scene.tool("/gated-progress"))
             gateway.popen.send_signal(signal.SIGTERM)
@@ -146,7 +146,6 @@ class TestGateway:
 
     @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
     async def test_a_second_signal_ends_the_grace(self, house: Stack, second: signal.Signals):
-        """Case Q02."""
         async with at_new_gateway(house) as (scene, gateway):
             calls = await running_calls(scene, scene.tool("/hang"))
             gateway.popen.send_signal(signal.SIGTERM)
@@ -205,7 +204,7 @@ class TestGateway:
             writer.close()
 
     async def test_a_conversation_goes_on_at_another_replica(self, house: Stack):
-        """Cases Y01 and Y02: no replica knows anything of a client, so any of them may end between two requests."""
+        """No replica knows anything of a client, so any of them may end between two requests."""
         async with at_new_gateway(house) as (scene, gateway):
             gateways = [gateway, house.gateway(), house.gateway()]
             tool = scene.tool("/echo")
@@ -225,7 +224,7 @@ class TestGateway:
 
 class TestRegistry:
     async def test_what_runs_ends_within_the_grace_and_nothing_else_begins(self, stack: Stack):
-        """Case Q04, first half: meanwhile the gateway's clients hear that they may come again, and nothing is done."""
+        """Meanwhile the gateway's clients hear that they may come again, and nothing is done."""
         async with at_new_registry(stack) as (scene, registry):
             tool = scene.tool("/gate")
             calls = await running_calls(scene, tool)
@@ -256,7 +255,7 @@ class TestRegistry:
         return [reply]
 
     async def test_what_does_not_end_is_cut_and_told(self, stack: Stack):
-        """Case Q04, second half: the drain has a bound."""
+        """The drain has a bound."""
         async with at_new_registry(stack, REGISTRY_SHUTDOWN_GRACE_SECONDS=str(SHORT_GRACE)) as (scene, registry):
             calls = await running_calls(scene, scene.tool("/gated-progress"))
             began = time.monotonic()
@@ -291,7 +290,7 @@ class TestReplicas:
     async def test_one_leaves_under_load_and_another_is_found(
         self, postgresql_stack: Stack, postgresql: PostgresqlServer, nameserver: Nameserver
     ):
-        """Cases S01 and S02: replicas behind one name come and go, and no client hears more than 'come again'.
+        """Replicas behind one name come and go, and no client hears more than 'come again'.
 
         A stream that is older than its connection may be goes on all the while.
         """

@@ -1,4 +1,4 @@
-"""Cases D to G of what users of gateways report: streams, keep-alive and time limits, disconnects, progress tokens."""
+"""Streams, keep-alive and time limits, disconnects, progress tokens, on what users of other gateways have reported."""
 
 import asyncio
 import json
@@ -45,14 +45,14 @@ def gate(pair: Pair) -> Iterator[asyncio.Event]:
 
 @streaming
 @pytest.mark.parametrize("mode", ["/sse-crlf", "/sse-lone-cr", "/sse-crlf-split"])
-async def test_d01_line_ends_of_every_kind(pair: Pair, mode: str, speaker: Speaker):
+async def test_line_ends_of_every_kind(pair: Pair, mode: str, speaker: Speaker):
     *progress, envelope = (await pair.call(pair.tool(mode), {}, speaker=speaker, meta=TOKEN)).messages
     assert [frame["params"]["progress"] for frame in progress] == [1]
     assert envelope["result"]["structuredContent"] == {"a": 1}
 
 
 @streaming
-async def test_d02_line_separators_within_text(pair: Pair, speaker: Speaker):
+async def test_line_separators_within_text(pair: Pair, speaker: Speaker):
     """`Event` and `messages` split at everything that some client takes for a line end."""
     tool = pair.tool(
         sse('data: {"progress":1,"message":"x\u2028y\u0085"}\n\n'.encode(),
@@ -66,7 +66,7 @@ async def test_d02_line_separators_within_text(pair: Pair, speaker: Speaker):
 
 
 @streaming
-async def test_d04_a_character_cut_in_two(pair: Pair, speaker: Speaker):
+async def test_a_character_cut_in_two(pair: Pair, speaker: Speaker):
     reply = await pair.call(pair.tool("/sse-hangul-split"), {}, speaker=speaker)
     assert reply.result["structuredContent"] == {"msg": "안녕"}
     assert "\ufffd" not in reply.body.decode()
@@ -80,7 +80,7 @@ async def test_d04_a_character_cut_in_two(pair: Pair, speaker: Speaker):
 
 
 @streaming
-async def test_d05_data_in_several_lines(pair: Pair, speaker: Speaker):
+async def test_data_in_several_lines(pair: Pair, speaker: Speaker):
     reply = await pair.call(pair.tool("/sse-multi-line"), {}, speaker=speaker)
     assert reply.result["structuredContent"] == {"a": 1}
     joined = pair.tool(sse(b'data: {"result":{\ndata: "a":1}\ndata:}\n\n'))
@@ -88,7 +88,7 @@ async def test_d05_data_in_several_lines(pair: Pair, speaker: Speaker):
 
 
 @streaming
-async def test_d07_events_without_data_are_skipped_and_never_sent(pair: Pair, speaker: Speaker):
+async def test_events_without_data_are_skipped_and_never_sent(pair: Pair, speaker: Speaker):
     tool = pair.tool(
         sse(b"id: 1\ndata:\n\nretry: 5\n\n: hi\n\nevent: ping\ndata: \n\n", b'data: {"result":{"a":1}}\n\n')
     )
@@ -98,7 +98,7 @@ async def test_d07_events_without_data_are_skipped_and_never_sent(pair: Pair, sp
     assert b"retry:" not in reply.body
 
 
-async def test_d07_no_priming_for_any_revision(pair: Pair):
+async def test_no_priming_for_any_revision(pair: Pair):
     tool = pair.tool("/ndjson")
     for speaker in (*LEGACY_REVISIONS, UNNAMED, MODERN, XDATA):
         reply = await pair.call(tool, {}, speaker=speaker.accepting("text/event-stream"), meta=TOKEN)
@@ -107,7 +107,7 @@ async def test_d07_no_priming_for_any_revision(pair: Pair):
 
 
 @streaming
-async def test_d08_every_event_is_json(pair: Pair, speaker: Speaker):
+async def test_every_event_is_json(pair: Pair, speaker: Speaker):
     for mode in ("/ndjson", "/hangul", "/euc-kr-text", "/png", "/500", "/html", "/empty", "/sse-error"):
         for item in (await pair.call(pair.tool(mode), {}, speaker=speaker, meta=TOKEN)).messages:
             assert item["jsonrpc"] == "2.0", mode
@@ -129,20 +129,20 @@ async def read_comments(pair: Pair, speaker: Speaker, gate: asyncio.Event) -> li
 
 
 @pytest.mark.parametrize("speaker", [XDATA, LEGACY, MODERN], ids=lambda speaker: speaker.name)
-async def test_e01_keep_alive_while_the_tool_is_silent(pair: Pair, gate: asyncio.Event, speaker: Speaker):
+async def test_keep_alive_while_the_tool_is_silent(pair: Pair, gate: asyncio.Event, speaker: Speaker):
     *comments, last = await read_comments(pair, speaker, gate)
     assert [event.comment for event in comments][:2] == ["keep-alive"] * 2
     assert last.message["result"]["structuredContent"] == {"passed": True}
 
 
-async def test_e02_bytes_come_at_once_in_sse_mode(pair: Pair, gate: asyncio.Event):
+async def test_bytes_come_at_once_in_sse_mode(pair: Pair, gate: asyncio.Event):
     tool = pair.tool("/gate")
     async with pair.streaming(tool, {}, speaker=XDATA) as stream:
         assert (stream.head.status, pair.executions(tool) <= 1) == (200, True)  # and the tool has not answered
 
 
 @by_era
-async def test_e04_a_tool_has_its_own_limit_and_the_error_names_it(pair: Pair, speaker: Speaker):
+async def test_a_tool_has_its_own_limit_and_the_error_names_it(pair: Pair, speaker: Speaker):
     tool = pair.tool("/hang", timeout="250ms")
     result = (await pair.call(tool, {}, speaker=speaker)).result
     error = result["_meta"]["xdata.kr/error"]
@@ -152,7 +152,7 @@ async def test_e04_a_tool_has_its_own_limit_and_the_error_names_it(pair: Pair, s
     await pair.gone(tool)
 
 
-async def test_e04_the_gateways_limit_is_told_apart(pair: Pair):
+async def test_the_gateways_limit_is_told_apart(pair: Pair):
     hurried = pair.stack.gateway(pair.registry, GATEWAY_CALL_TIMEOUT_SECONDS="0.6")
     tool = pair.tool("/hang", timeout="20s")
     result = (await pair.call(tool, {}, gateway=hurried)).result
@@ -166,7 +166,7 @@ async def test_e04_the_gateways_limit_is_told_apart(pair: Pair):
 
 @by_era
 @pytest.mark.parametrize("mode", ["/headers-then-stall", "/gated-progress"])
-async def test_e05_headers_and_then_nothing(pair: Pair, gate: asyncio.Event, mode: str, speaker: Speaker):
+async def test_headers_and_then_nothing(pair: Pair, gate: asyncio.Event, mode: str, speaker: Speaker):
     tool = pair.tool(mode, timeout="250ms")
     result = (await pair.call(tool, {}, speaker=speaker)).result
     assert result["_meta"]["xdata.kr/error"]["reason"] == "TOOL_TIMED_OUT"
@@ -175,7 +175,7 @@ async def test_e05_headers_and_then_nothing(pair: Pair, gate: asyncio.Event, mod
 
 
 @streaming
-async def test_e07_progress_does_not_wind_the_clock_back(pair: Pair, speaker: Speaker):
+async def test_progress_does_not_wind_the_clock_back(pair: Pair, speaker: Speaker):
     tool = pair.tool("/ticks?every=0.1", timeout="450ms")
     *progress, envelope = (await pair.call(tool, {}, speaker=speaker, meta=TOKEN)).messages
     assert len(progress) >= 2
@@ -199,7 +199,7 @@ async def settled(pair: Pair, call_id: str) -> Call:
 
 
 @pytest.mark.parametrize("accept", ["application/json, text/event-stream", "application/json", "text/event-stream"])
-async def test_f01_a_modern_disconnect_reaches_the_endpoints_socket(pair: Pair, gate: asyncio.Event, accept: str):
+async def test_a_modern_disconnect_reaches_the_endpoints_socket(pair: Pair, gate: asyncio.Event, accept: str):
     tool = pair.tool("/gate")
     async with pair.calling(tool, {}, speaker=MODERN.accepting(accept)) as wire:
         request = await pair.arrived(tool)
@@ -213,7 +213,7 @@ async def test_f01_a_modern_disconnect_reaches_the_endpoints_socket(pair: Pair, 
 
 
 @pytest.mark.parametrize("speaker", [LEGACY, UNNAMED, XDATA, NDJSON, AGENT_BUILDER], ids=lambda speaker: speaker.name)
-async def test_f02_a_legacy_call_runs_on(pair: Pair, gate: asyncio.Event, speaker: Speaker):
+async def test_a_legacy_call_runs_on(pair: Pair, gate: asyncio.Event, speaker: Speaker):
     tool = pair.tool("/gate")
     async with pair.calling(tool, {}, speaker=speaker) as wire:
         request = await pair.arrived(tool)
@@ -232,7 +232,7 @@ def told_of(process: Process, tool: str) -> bool:
     return any(record.get("tool") == tool for record in process.records())
 
 
-async def test_f10_a_disconnect_leaves_no_traceback(pair: Pair, gate: asyncio.Event):
+async def test_a_disconnect_leaves_no_traceback(pair: Pair, gate: asyncio.Event):
     tools = [pair.tool("/gated-progress") for _ in range(3)]
     for tool, speaker in zip(tools, (XDATA, MODERN.accepting("text/event-stream"), LEGACY), strict=True):
         async with pair.streaming(tool, {}, speaker=speaker, meta=TOKEN) as stream:
@@ -250,7 +250,7 @@ async def test_f10_a_disconnect_leaves_no_traceback(pair: Pair, gate: asyncio.Ev
 
 @pytest.mark.parametrize("speaker", [LEGACY, UNNAMED, XDATA, AGENT_BUILDER, MODERN], ids=lambda speaker: speaker.name)
 @pytest.mark.parametrize("params", [{"requestId": "never"}, {}, {"requestId": {}}, {"requestId": None}], ids=str)
-async def test_f11_a_cancel_for_nothing_is_ignored(pair: Pair, speaker: Speaker, params: dict[str, object]):
+async def test_a_cancel_for_nothing_is_ignored(pair: Pair, speaker: Speaker, params: dict[str, object]):
     reply = await pair.ask(speaker, "notifications/cancelled", params, id=None)
     assert (reply.status, reply.body) == (202, b"")
 
@@ -259,7 +259,7 @@ async def test_f11_a_cancel_for_nothing_is_ignored(pair: Pair, speaker: Speaker,
 
 
 @by_era
-async def test_g01_a_token_is_echoed_and_without_one_there_is_no_progress(pair: Pair, speaker: Speaker):
+async def test_a_token_is_echoed_and_without_one_there_is_no_progress(pair: Pair, speaker: Speaker):
     tool = pair.tool("/ndjson")
     *progress, _ = (await pair.call(tool, {}, speaker=speaker, meta=TOKEN)).messages
     assert [frame["params"]["progressToken"] for frame in progress] == ["t-1"] * 3
@@ -272,14 +272,14 @@ async def test_g01_a_token_is_echoed_and_without_one_there_is_no_progress(pair: 
 
 @streaming
 @pytest.mark.parametrize("raw", ["0", '""', '"0"', "-1", "9007199254740993", '"토큰"'])
-async def test_g02_tokens_keep_their_type(pair: Pair, speaker: Speaker, raw: str):
+async def test_tokens_keep_their_type(pair: Pair, speaker: Speaker, raw: str):
     reply = await pair.call(pair.tool("/ndjson"), {}, speaker=speaker, meta={"progressToken": Json(raw)})
     assert reply.body.count(b'"progressToken":%b,' % raw.encode()) == 3
 
 
 @streaming
 @pytest.mark.parametrize("raw", ["1.5", "true", "[]", "{}"])
-async def test_g02_other_tokens_are_invalid_params(pair: Pair, speaker: Speaker, raw: str):
+async def test_other_tokens_are_invalid_params(pair: Pair, speaker: Speaker, raw: str):
     tool = pair.tool("/ndjson")
     reply = await pair.call(tool, {}, speaker=speaker, meta={"progressToken": Json(raw)})
     assert (reply.status, reply.error["code"]) == (400 if speaker.modern else 200, -32602)
@@ -287,7 +287,7 @@ async def test_g02_other_tokens_are_invalid_params(pair: Pair, speaker: Speaker,
 
 
 @streaming
-async def test_g04_notifications_in_order_and_then_the_result(pair: Pair, speaker: Speaker):
+async def test_notifications_in_order_and_then_the_result(pair: Pair, speaker: Speaker):
     *progress, envelope = (await pair.call(pair.tool("/ndjson"), {}, speaker=speaker, meta=TOKEN)).messages
     assert [frame["params"] for frame in progress] == [
         {"progressToken": "t-1", "progress": 1, "total": 3, "message": "하나"},
@@ -298,7 +298,7 @@ async def test_g04_notifications_in_order_and_then_the_result(pair: Pair, speake
 
 
 @streaming
-async def test_g05_g07_without_total_and_with_a_total_of_nothing(pair: Pair, speaker: Speaker):
+async def test_without_total_and_with_a_total_of_nothing(pair: Pair, speaker: Speaker):
     tool = pair.tool(
         ndjson({"progress": 1}, {"progress": 2, "total": 0}, {"progress": 3, "total": None},
                {"progress": 4, "total": -1}, {"result": {}})
@@ -308,7 +308,7 @@ async def test_g05_g07_without_total_and_with_a_total_of_nothing(pair: Pair, spe
 
 
 @streaming
-async def test_g07_progress_that_is_none_fails_the_call_or_is_passed_over(pair: Pair, speaker: Speaker):
+async def test_progress_that_is_none_fails_the_call_or_is_passed_over(pair: Pair, speaker: Speaker):
     """Whatever a tool calls progress: one answer, and the services live on."""
     for value in ('"half"', "1e400", "-1e400", "[]", "null", "true", "123456789012345678901234567890"):
         tool = pair.tool(

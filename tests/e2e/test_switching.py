@@ -187,7 +187,7 @@ def both_served(scene: Scene) -> Iterator[None]:
 
 @pytest.mark.usefixtures("both_served")
 async def test_list_and_call_agree_at_once_on_every_replica(scene: Scene):
-    """Cases X01 and X02: what is switched shows in the next list and in the next call."""
+    """What is switched shows in the next list and in the next call."""
     names = versions(scene, "shown", 3)
     admins = [scene.stack.admin(registry) for registry in scene.stack.registries]
     for number, version in enumerate([*names[1:], names[0]]):

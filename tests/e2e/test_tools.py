@@ -1,4 +1,4 @@
-"""Cases I, J, K, L and X of what users of gateways report: texts, schemas, names, pages, versions."""
+"""Texts, schemas, names, pages and versions of tools, on what users of other gateways have reported."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ def check_violations(reply: Reply, *pointers: str) -> None:
 
 @everybody
 @pytest.mark.parametrize("mode", ["/hangul", "/escaped-hangul", "/euc-kr"])
-async def test_i01_hangul_can_be_read_in_the_text(pair: Pair, speaker: Speaker, mode: str):
+async def test_hangul_can_be_read_in_the_text(pair: Pair, speaker: Speaker, mode: str):
     reply = await pair.call(pair.tool(mode), {}, speaker=speaker)
     assert "안녕" in reply.result["content"][0]["text"]
     assert reply.result["structuredContent"]["msg"] == "안녕"
@@ -62,7 +62,7 @@ async def test_i01_hangul_can_be_read_in_the_text(pair: Pair, speaker: Speaker, 
 
 
 @everybody
-async def test_i02_korean_definitions_are_served_byte_for_byte(pair: Pair, speaker: Speaker):
+async def test_korean_definitions_are_served_byte_for_byte(pair: Pair, speaker: Speaker):
     schema = (
         '{"type":"object","properties":{"이름":{"type":"string","description":"사람 이름 😀"},"b":{"default":1.0}}}'
     )
@@ -77,7 +77,7 @@ async def test_i02_korean_definitions_are_served_byte_for_byte(pair: Pair, speak
 
 
 @everybody
-async def test_i04_nothing_changes_on_the_way_there_and_back(pair: Pair, speaker: Speaker):
+async def test_nothing_changes_on_the_way_there_and_back(pair: Pair, speaker: Speaker):
     tool = pair.tool("/echo")
     text = '{"text":"– 호스트 \\ud638\\uc2a4\\ud2b8 \\/ é é"}'
     reply = await pair.call(tool, Json(text), speaker=speaker)
@@ -87,7 +87,7 @@ async def test_i04_nothing_changes_on_the_way_there_and_back(pair: Pair, speaker
     assert again.result["structuredContent"] == json.loads(text)
 
 
-async def test_i05_the_sentinel_in_mcp_name(pair: Pair):
+async def test_the_sentinel_in_mcp_name(pair: Pair):
     meta = {VERSION_META: "2026-07-28", CAPABILITIES_META: {}}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "도구", "_meta": meta}})
     right: list[Header] = [("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "tools/call")]
@@ -100,7 +100,7 @@ async def test_i05_the_sentinel_in_mcp_name(pair: Pair):
 
 
 @pytest.mark.parametrize("accept", [BOTH, "application/json"])
-async def test_i07_bodies_that_are_not_utf_8(pair: Pair, accept: str):
+async def test_bodies_that_are_not_utf_8(pair: Pair, accept: str):
     ping = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"%b"}}'
     for body in (
         ping % b"\xff", ping % b"\xed\xa0\x80", ping % b"\xc0\xaf", ping % "안녕".encode("euc-kr"), ping % b"\xec\x95",
@@ -114,7 +114,7 @@ async def test_i07_bodies_that_are_not_utf_8(pair: Pair, accept: str):
 # J: schemas
 
 
-async def test_j01_a_property_that_may_be_anything(pair: Pair):
+async def test_a_property_that_may_be_anything(pair: Pair):
     tool = pair.tool("/echo", inputSchema={"type": "object", "properties": {"raw": True, "never": False}})
     # Older clients want objects there, and get such as mean the same; see registry_service/tools/mcp_tool.py.
     for speaker, properties in ((LEGACY, {"raw": {}, "never": {"not": {}}}), (MODERN, {"raw": True, "never": False})):
@@ -126,7 +126,7 @@ async def test_j01_a_property_that_may_be_anything(pair: Pair):
     check_violations(await pair.call(tool, {"never": 1}), "/never")
 
 
-async def test_j02_roots_that_are_no_objects(pair: Pair):
+async def test_roots_that_are_no_objects(pair: Pair):
     schema: Any
     for schema in (
         {"oneOf": [{"type": "object"}, {"type": "object"}]}, {"type": "array"}, {"type": ["object", "null"]}, True, [],
@@ -143,7 +143,7 @@ async def test_j02_roots_that_are_no_objects(pair: Pair):
         assert (await pair.call(untyped, {"a": 1}, speaker=speaker)).result["structuredContent"] == {"a": 1}
 
 
-async def test_j02_a_typed_root_may_have_alternatives(pair: Pair):
+async def test_a_typed_root_may_have_alternatives(pair: Pair):
     schema = {
         "type": "object",
         "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
@@ -157,7 +157,7 @@ async def test_j02_a_typed_root_may_have_alternatives(pair: Pair):
     assert (await pair.call(tool, {"a": 1, "b": 1})).result["isError"] is True
 
 
-async def test_j04_the_dialect_is_that_of_the_schema(pair: Pair):
+async def test_the_dialect_is_that_of_the_schema(pair: Pair):
     # In draft-07 an array of `items` is a tuple; in 2020-12 that is `prefixItems`.
     tuple_07 = {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -177,7 +177,7 @@ async def test_j04_the_dialect_is_that_of_the_schema(pair: Pair):
         assert any("$schema" in fault for fault in pair.faults(entry))
 
 
-async def test_j05_additional_properties_are_as_declared(pair: Pair):
+async def test_additional_properties_are_as_declared(pair: Pair):
     open_schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     open_tool = pair.tool("/echo", inputSchema=open_schema)
     closed_tool = pair.tool("/echo", inputSchema={**open_schema, "additionalProperties": False})
@@ -189,7 +189,7 @@ async def test_j05_additional_properties_are_as_declared(pair: Pair):
     assert pair.executions(closed_tool) == 0
 
 
-async def test_j07_nothing_is_fetched_for_a_reference(pair: Pair):
+async def test_nothing_is_fetched_for_a_reference(pair: Pair):
     async with ScriptedEndpoint() as elsewhere:
         for reference in (
             "file:///etc/passwd", "http://169.254.169.254/", elsewhere.url("/hangul"), "other.json", "#/no/such",
@@ -207,7 +207,7 @@ async def test_j07_nothing_is_fetched_for_a_reference(pair: Pair):
     check_violations(await pair.call(tool, {"a": "x"}), "/a")
 
 
-async def test_j07_a_reference_to_itself_without_end_is_refused(pair: Pair):
+async def test_a_reference_to_itself_without_end_is_refused(pair: Pair):
     endless = {"type": "object", "allOf": [{"$ref": "#"}]}
     assert pair.faults(pair.definition("/echo", "j07", inputSchema=endless)[1])
     tree = {"type": "object", "properties": {"child": {"$ref": "#"}}, "additionalProperties": False}
@@ -216,7 +216,7 @@ async def test_j07_a_reference_to_itself_without_end_is_refused(pair: Pair):
 
 
 @everybody
-async def test_j08_properties_named_like_keywords(pair: Pair, speaker: Speaker):
+async def test_properties_named_like_keywords(pair: Pair, speaker: Speaker):
     names = ("title", "type", "default", "properties", "required", "$ref", "description", "null")
     schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": ["type"]}
     tool = pair.tool("/echo", inputSchema=schema)
@@ -226,7 +226,7 @@ async def test_j08_properties_named_like_keywords(pair: Pair, speaker: Speaker):
 
 
 @everybody
-async def test_j10_values_that_are_false_are_values(pair: Pair, speaker: Speaker):
+async def test_values_that_are_false_are_values(pair: Pair, speaker: Speaker):
     tool = pair.tool("/echo")
     text = '{"flag":false,"q":"","n":0,"x":null,"o":{},"l":[]}'
     reply = await pair.call(tool, Json(text), speaker=speaker)
@@ -234,7 +234,7 @@ async def test_j10_values_that_are_false_are_values(pair: Pair, speaker: Speaker
     assert f'"structuredContent":{text}' in reply.body.decode()
 
 
-async def test_j10_defaults_are_the_tools_business(pair: Pair):
+async def test_defaults_are_the_tools_business(pair: Pair):
     tool = pair.tool("/echo", inputSchema={"type": "object", "properties": {"n": {"type": "integer", "default": 5}}})
     await pair.call(tool, {})
     await pair.call(tool, None)
@@ -245,7 +245,7 @@ OUTPUT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 
 
 @everybody
-async def test_j11_output_schemas_bind_success_only(pair: Pair, speaker: Speaker):
+async def test_output_schemas_bind_success_only(pair: Pair, speaker: Speaker):
     async def call(script: Script, **endpoint: str) -> Any:
         tool = pair.tool(script, outputSchema=OUTPUT, endpoint=endpoint)
         return (await pair.call(tool, {}, speaker=speaker)).result
@@ -272,7 +272,7 @@ async def test_j11_output_schemas_bind_success_only(pair: Pair, speaker: Speaker
 
 
 @everybody
-async def test_j13_annotations_that_are_false_are_still_there(pair: Pair, speaker: Speaker):
+async def test_annotations_that_are_false_are_still_there(pair: Pair, speaker: Speaker):
     annotations = {"readOnlyHint": False, "idempotentHint": False, "x-own": [0, ""]}
     tool = pair.tool("/echo", annotations=annotations)
     assert (await listed(pair, speaker))[tool.name]["annotations"] == annotations
@@ -281,7 +281,7 @@ async def test_j13_annotations_that_are_false_are_still_there(pair: Pair, speake
 # K: names
 
 
-async def test_k01_names(pair: Pair):
+async def test_names(pair: Pair):
     for name in ("New Tool", "a/b", "x" * 65, "", "도구", "a\n", "a:b", "a b", None, 5):
         _, entry = pair.definition("/echo")
         assert any(fault.startswith("/tools/0/name") for fault in pair.faults({**entry, "name": name})), name
@@ -293,7 +293,7 @@ async def test_k01_names(pair: Pair):
 
 
 @everybody
-async def test_k02_a_name_is_exact(pair: Pair, speaker: Speaker):
+async def test_a_name_is_exact(pair: Pair, speaker: Speaker):
     tool = pair.tool("/echo")
     name = tool.name
     for other in (f"{name}\n", f" {name}", name.upper(), f"{name}\0", "", f"%74{name[1:]}", "x" * 10_000):
@@ -334,7 +334,7 @@ async def pages(pair: Pair) -> Sequence[Any]:
     raise AssertionError("the pages do not end")
 
 
-async def test_l01_l02_l04_pages_of_a_modern_client(large_pair: Pair):
+async def test_pages_of_a_modern_client(large_pair: Pair):
     found = await pages(large_pair)
     assert [len(page["tools"]) for page in found] == [PAGE, PAGE, 5]
     names = [tool["name"] for page in found for tool in page["tools"]]
@@ -345,19 +345,19 @@ async def test_l01_l02_l04_pages_of_a_modern_client(large_pair: Pair):
 
 
 @pytest.mark.parametrize("speaker", [*LEGACY_REVISIONS, AGENT_BUILDER, XDATA], ids=lambda speaker: speaker.name)
-async def test_l01_one_answer_for_all_others(large_pair: Pair, speaker: Speaker):
+async def test_one_answer_for_all_others(large_pair: Pair, speaker: Speaker):
     result = (await large_pair.ask(speaker, "tools/list")).result
     assert len(result["tools"]) == MANY
     assert "nextCursor" not in result
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "AAAA", "many.00001", "\0", "가" * 100, "x" * 5000])
-async def test_l02_a_cursor_of_somebody_elses(large_pair: Pair, cursor: str):
+async def test_a_cursor_of_somebody_elses(large_pair: Pair, cursor: str):
     reply = await large_pair.ask(MODERN, "tools/list", {"cursor": cursor})
     assert (reply.status, reply.error["code"], reply.error["data"]["reason"]) == (200, -32602, "INVALID_PARAMS")
 
 
-async def test_l02_a_page_holds_still_when_tools_go(large_pair: Pair):
+async def test_a_page_holds_still_when_tools_go(large_pair: Pair):
     first = (await large_pair.ask(MODERN, "tools/list")).result
     gone = first["tools"][-1]["name"]
     large_pair.admin.deactivate(gone, "1.0.0")
@@ -380,7 +380,7 @@ def two_versions(pair: Pair) -> tuple[Tool, Tool]:
 
 
 @everybody
-async def test_x01_list_and_call_agree_at_once(pair: Pair, speaker: Speaker):
+async def test_list_and_call_agree_at_once(pair: Pair, speaker: Speaker):
     tool, _ = two_versions(pair)
     for version, number, description in (("2.0.0", 2, "The second."), ("1.0.0", 1, "Does what it is told.")):
         pair.admin.activate(tool.name, version)
@@ -391,7 +391,7 @@ async def test_x01_list_and_call_agree_at_once(pair: Pair, speaker: Speaker):
 
 
 @everybody
-async def test_x02_a_deactivated_tool_is_gone_at_once(pair: Pair, speaker: Speaker):
+async def test_a_deactivated_tool_is_gone_at_once(pair: Pair, speaker: Speaker):
     tool = pair.tool("/echo")
     assert tool.name in await listed(pair, speaker)
     pair.admin.deactivate(tool.name, "1.0.0")
@@ -402,7 +402,7 @@ async def test_x02_a_deactivated_tool_is_gone_at_once(pair: Pair, speaker: Speak
 
 
 @everybody
-async def test_x02_a_call_that_was_admitted_runs_on(pair: Pair, speaker: Speaker):
+async def test_a_call_that_was_admitted_runs_on(pair: Pair, speaker: Speaker):
     tool = pair.tool("/gate")
     pair.endpoint.gate.clear()
     running = asyncio.ensure_future(pair.call(tool, {}, speaker=speaker))
@@ -414,7 +414,7 @@ async def test_x02_a_call_that_was_admitted_runs_on(pair: Pair, speaker: Speaker
     assert pair.executions(tool) == 1
 
 
-async def test_x04_one_normal_form(pair: Pair):
+async def test_one_normal_form(pair: Pair):
     tool, entry = pair.definition("/echo")
     for version in ("1.0", "1.10", "v1.9"):
         assert not pair.faults({**entry, "version": version, "active": version == "1.10"})
@@ -435,7 +435,7 @@ async def test_x04_one_normal_form(pair: Pair):
         assert pair.faults({**entry, "version": bad}), bad
 
 
-async def test_x05_an_invalid_definition_changes_nothing(pair: Pair):
+async def test_an_invalid_definition_changes_nothing(pair: Pair):
     tool, _ = two_versions(pair)
     neighbour, good = pair.definition("/echo")
     _, bad = pair.definition("/echo", tool.name, version="3.0.0", inputSchema={"type": "object", "required": 5})
@@ -452,7 +452,7 @@ async def test_x05_an_invalid_definition_changes_nothing(pair: Pair):
     assert (found.version_count, list(found.active_versions)) == (2, ["1.0.0"])
 
 
-async def test_x05_a_version_is_immutable(pair: Pair):
+async def test_a_version_is_immutable(pair: Pair):
     tool, entry = pair.definition("/echo")
     pair.admin.apply({"tools": [entry]})
     _, changed = pair.definition("/hangul", tool.name)
@@ -460,7 +460,7 @@ async def test_x05_a_version_is_immutable(pair: Pair):
     assert (await pair.call(tool, {"a": 1})).result["structuredContent"] == {"a": 1}
 
 
-async def test_x07_a_changed_field_leaves_the_others(pair: Pair):
+async def test_a_changed_field_leaves_the_others(pair: Pair):
     credential = pair.admin.create_account("Before", "pro")
     request = UpdateAccountRequest(account=Account(client_id=credential.client_id, display_name="After"))
     request.update_mask.paths.append("display_name")

@@ -1,4 +1,4 @@
-"""Cases A, H, M and O of what users of gateways report: HTTP, sizes, credentials, origins. Named after their rows."""
+"""HTTP, sizes, credentials and origins, on what users of other gateways have reported."""
 
 import base64
 import itertools
@@ -31,7 +31,7 @@ def check_http_error(reply: Reply, status: int, reason: str, code: int = -32600)
 # A: Accept, Content-Type, method
 
 
-async def test_a01_json_only_is_answered_in_json(pair: Pair):
+async def test_json_only_is_answered_in_json(pair: Pair):
     reply = await pair.post(LIST, accept="application/json")
     assert (reply.status, reply.media_type) == (200, "application/json")
     modern = await pair.ask(MODERN.accepting("application/json"), "tools/list")
@@ -40,7 +40,7 @@ async def test_a01_json_only_is_answered_in_json(pair: Pair):
 
 @pytest.mark.parametrize("method", ["tools/list", "tools/call"])
 @by_era
-async def test_a02_sse_only_ends_with_the_response(pair: Pair, speaker: Speaker, method: str):
+async def test_sse_only_ends_with_the_response(pair: Pair, speaker: Speaker, method: str):
     params = {"name": pair.tool("/echo").name} if method == "tools/call" else {}
     reply = await pair.ask(speaker.accepting("text/event-stream"), method, params, id="s")
     assert (reply.status, reply.media_type) == (200, "text/event-stream")
@@ -48,7 +48,7 @@ async def test_a02_sse_only_ends_with_the_response(pair: Pair, speaker: Speaker,
     assert "result" in reply.events[-1].message
 
 
-async def test_a04_a_browser_is_told_how(pair: Pair):
+async def test_a_browser_is_told_how(pair: Pair):
     reply = await pair.http("GET", "/mcp", [("Accept", "text/html")])
     check_http_error(reply, 405, "METHOD_NOT_ALLOWED")
     assert reply.header("allow") == "POST"
@@ -63,7 +63,7 @@ async def test_a04_a_browser_is_told_how(pair: Pair):
     ],
     ids=str,
 )
-async def test_a05_accept_lines_are_joined_and_case_does_not_matter(pair: Pair, accept: list[Header]):
+async def test_accept_lines_are_joined_and_case_does_not_matter(pair: Pair, accept: list[Header]):
     progressing, quiet = pair.tool("/ndjson"), pair.tool("/echo")
     for tool, media_type in ((progressing, "text/event-stream"), (quiet, "application/json")):
         reply = await pair.call(tool, {}, *accept, meta={"progressToken": 1})
@@ -74,7 +74,7 @@ async def test_a05_accept_lines_are_joined_and_case_does_not_matter(pair: Pair, 
     "accept",
     ["application/jsonx, text/event-streamer", "text/html", "application/json;q=0", "application/xml, image/*", "*"],
 )
-async def test_a07_types_match_exactly(pair: Pair, accept: str):
+async def test_types_match_exactly(pair: Pair, accept: str):
     check_http_error(await pair.post(LIST, accept=accept), 406, "NOT_ACCEPTABLE")
     # A notification is answered without a body, so that there is nothing to be unacceptable.
     notification = await pair.post('{"jsonrpc":"2.0","method":"notifications/initialized"}', accept=accept)
@@ -86,7 +86,7 @@ async def test_a07_types_match_exactly(pair: Pair, accept: str):
     ["text/plain", "application/json-patch+json", "application/jsonx", "", "application/json; charset=euc-kr",
      "application/json, text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-16"],
 )  # fmt: skip
-async def test_a08_only_json_in_utf_8_is_read(pair: Pair, content_type: str):
+async def test_only_json_in_utf_8_is_read(pair: Pair, content_type: str):
     tool = pair.tool("/echo")
     body = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{tool.name}"}}}}'
     check_http_error(await pair.post(body, ("Content-Type", content_type)), 415, "UNSUPPORTED_MEDIA_TYPE")
@@ -95,12 +95,12 @@ async def test_a08_only_json_in_utf_8_is_read(pair: Pair, content_type: str):
 
 @pytest.mark.parametrize("content_type", ["application/json", "APPLICATION/JSON;charset=\"UTF-8\"",
                                           "application/json-rpc", "application/json ; x=y"])  # fmt: skip
-async def test_a08_json_is_read_however_it_is_spelled(pair: Pair, content_type: str):
+async def test_json_is_read_however_it_is_spelled(pair: Pair, content_type: str):
     assert (await pair.post(LIST, ("Content-Type", content_type))).status == 200
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/"])
-async def test_a10_with_and_without_a_slash(pair: Pair, path: str):
+async def test_with_and_without_a_slash(pair: Pair, path: str):
     headers = pair.authorized([("Content-Type", "application/json"), ("Accept", BOTH)])
     reply = await pair.http("POST", path, headers, LIST)
     assert (reply.status, reply.header("location")) == (200, None)
@@ -108,13 +108,13 @@ async def test_a10_with_and_without_a_slash(pair: Pair, path: str):
 
 
 @pytest.mark.parametrize("path", ["/", "/mcp/x", "//mcp", "/MCP", "/mcp//", "/.well-known/oauth-protected-resource"])
-async def test_a10_other_paths_are_not_served(pair: Pair, path: str):
+async def test_other_paths_are_not_served(pair: Pair, path: str):
     headers = pair.authorized([("Content-Type", "application/json"), ("Accept", BOTH)])
     check_http_error(await pair.http("POST", path, headers, LIST), 404, "PATH_NOT_FOUND")
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"])
-async def test_a11_other_methods(pair: Pair, method: str):
+async def test_other_methods(pair: Pair, method: str):
     for headers in ([], [("Accept", "text/event-stream"), ("MCP-Protocol-Version", "2025-11-25")]):
         reply = await pair.http(method, "/mcp", headers)
         assert (reply.status, reply.header("allow")) == (405, "POST")
@@ -124,7 +124,7 @@ async def test_a11_other_methods(pair: Pair, method: str):
 
 
 @by_era
-async def test_a13_gzip_is_decoded_by_its_label(pair: Pair, speaker: Speaker):
+async def test_gzip_is_decoded_by_its_label(pair: Pair, speaker: Speaker):
     labelled = await pair.call(pair.tool("/gzip"), {}, speaker=speaker)
     assert labelled.result["structuredContent"] == json.loads(HANGUL)
     bare = pair.tool("/gzip-without-label")
@@ -136,7 +136,7 @@ async def test_a13_gzip_is_decoded_by_its_label(pair: Pair, speaker: Speaker):
 
 
 @by_era
-async def test_a14_the_length_is_that_of_what_is_sent(pair: Pair, speaker: Speaker):
+async def test_the_length_is_that_of_what_is_sent(pair: Pair, speaker: Speaker):
     tool = pair.tool("/size?n=200000")
     reply = await pair.call(tool, {}, ("Accept-Encoding", "gzip, br"), speaker=speaker)
     assert reply.header("content-encoding") is None
@@ -153,7 +153,7 @@ def call_body(tool: str, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_h01_h02_a_body_of_5_mb(pair: Pair, chunked: bool):
+async def test_a_body_of_5_mb(pair: Pair, chunked: bool):
     tool = pair.tool("/echo")
     headers = pair.authorized([("Content-Type", "application/json"), ("Accept", BOTH)])
     async with await pair.wire() as wire:
@@ -167,7 +167,7 @@ async def test_h01_h02_a_body_of_5_mb(pair: Pair, chunked: bool):
     await pair.is_alive()
 
 
-async def test_h01_a_large_body_is_refused_before_it_comes(pair: Pair):
+async def test_a_large_body_is_refused_before_it_comes(pair: Pair):
     headers = pair.authorized([("Content-Type", "application/json"), ("Accept", BOTH)])
     for more in ([("Expect", "100-continue")], []):
         async with await pair.wire() as wire:
@@ -176,7 +176,7 @@ async def test_h01_a_large_body_is_refused_before_it_comes(pair: Pair):
             assert head.status == 413
 
 
-async def test_h02_a_body_just_below_the_limit_is_served(pair: Pair):
+async def test_a_body_just_below_the_limit_is_served(pair: Pair):
     tool = pair.tool("/size?n=100")
     reply = await pair.post(call_body(tool.name, (4 << 20) - 10))
     assert reply.result["isError"] is False
@@ -184,14 +184,14 @@ async def test_h02_a_body_just_below_the_limit_is_served(pair: Pair):
 
 
 @by_era
-async def test_h04_a_result_of_4_mb_and_more(pair: Pair, speaker: Speaker):
+async def test_a_result_of_4_mb_and_more(pair: Pair, speaker: Speaker):
     for size in (4_300_000, 7_900_000):
         reply = await pair.call(pair.tool(f"/size?n={size}"), {}, speaker=speaker)
         assert len(reply.result["structuredContent"]["text"]) == size - len('{"text":""}')
 
 
 @by_era
-async def test_h04_a_result_over_the_limit_is_not_asked_for_again(pair: Pair, speaker: Speaker):
+async def test_a_result_over_the_limit_is_not_asked_for_again(pair: Pair, speaker: Speaker):
     tool = pair.tool("/size?n=9000000", annotations={"idempotentHint": True, "readOnlyHint": True})
     result = (await pair.call(tool, {}, speaker=speaker)).result
     error = result["_meta"]["xdata.kr/error"]
@@ -201,7 +201,7 @@ async def test_h04_a_result_over_the_limit_is_not_asked_for_again(pair: Pair, sp
 
 
 @by_era
-async def test_h05_a_long_result_of_a_tool_with_a_schema(pair: Pair, speaker: Speaker):
+async def test_a_long_result_of_a_tool_with_a_schema(pair: Pair, speaker: Speaker):
     schema = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 1000}}}
     tool = pair.tool("/size?n=5000", outputSchema=schema)
     result = (await pair.call(tool, {}, speaker=speaker)).result
@@ -234,7 +234,7 @@ async def status_with(pair: Pair, *authorization: str | bytes) -> Reply:
     return await pair.http("POST", "/mcp", headers + [("Authorization", value) for value in authorization], LIST)
 
 
-async def test_m01_spelling_of_the_scheme(pair: Pair):
+async def test_spelling_of_the_scheme(pair: Pair):
     value = pair.credential.encoded
     for header in (f"bearer {value}", f"BASIC {value}", f"Basic   {value}", f"BeArEr {value}  ",
                    f"Basic {value.rstrip('=')}", f"Bearer {value.translate(str.maketrans('+/', '-_'))}"):  # fmt: skip
@@ -248,16 +248,16 @@ async def test_m01_spelling_of_the_scheme(pair: Pair):
      "Basic a b", "Basic a", "Basic +_+_", "Basic YTpi, Basic YTpi"],
     ids=repr,
 )  # fmt: skip
-async def test_m02_a_damaged_header_is_400(pair: Pair, header: str | bytes):
+async def test_a_damaged_header_is_400(pair: Pair, header: str | bytes):
     check_http_error(await status_with(pair, header), 400, "AUTHORIZATION_MALFORMED")
 
 
-async def test_m02_two_headers_are_400(pair: Pair):
+async def test_two_headers_are_400(pair: Pair):
     for second in (pair.credential.basic, "Bearer x"):
         check_http_error(await status_with(pair, pair.credential.basic, second), 400, "AUTHORIZATION_MALFORMED")
 
 
-async def test_m02_too_long_a_header_is_431(pair: Pair):
+async def test_too_long_a_header_is_431(pair: Pair):
     for size in (5_000, 60_000):
         reply = await status_with(pair, "Bearer " + "a" * size)
         check_http_error(reply, 431, "AUTHORIZATION_TOO_LARGE")
@@ -269,26 +269,26 @@ async def test_m02_too_long_a_header_is_431(pair: Pair):
      "Basic YTpi"],
     ids=repr,
 )  # fmt: skip
-async def test_m02_what_cannot_be_a_credential_is_401(pair: Pair, credential: str | bytes):
+async def test_what_cannot_be_a_credential_is_401(pair: Pair, credential: str | bytes):
     for scheme in ("Basic", "Bearer"):
         check_unauthenticated(await status_with(pair, f"{scheme} {encoded(credential)}"))
 
 
 @pytest.mark.parametrize("token", ["eyJhbGciOiJub25lIn0.e30.", "AAAA", "bm90LWEtcGFpcg=="])
-async def test_m02_somebody_elses_token_is_401(pair: Pair, token: str):
+async def test_somebody_elses_token_is_401(pair: Pair, token: str):
     reply = await status_with(pair, f"Bearer {token}")
     check_unauthenticated(reply)
     assert reply.head.all("www-authenticate") == ['Bearer error="invalid_token"']
 
 
-async def test_m02_a_secret_may_hold_colons(pair: Pair):
+async def test_a_secret_may_hold_colons(pair: Pair):
     """Split at the first colon: the id is right, so that only the secret is wrong."""
     own = pair.credential
     check_unauthenticated(await status_with(pair, f"Basic {encoded(f'{own.client_id}:{own.secret}:x')}"))
 
 
 @pytest.mark.parametrize("speaker", EVERYBODY, ids=lambda speaker: speaker.name)
-async def test_m04_nothing_of_the_callers_headers_reaches_the_endpoint(pair: Pair, speaker: Speaker):
+async def test_nothing_of_the_callers_headers_reaches_the_endpoint(pair: Pair, speaker: Speaker):
     tool = pair.tool("/headers")
     own: list[Header] = [
         ("Cookie", "session=1"), ("Mcp-Session-Id", "s-1"), ("Mcp-Param-X", "y"), ("X-Api-Key", "k"),
@@ -310,7 +310,7 @@ async def test_m04_nothing_of_the_callers_headers_reaches_the_endpoint(pair: Pai
     assert pair.credential.secret not in str(sent)
 
 
-async def test_m05_the_tools_own_headers_win(pair: Pair):
+async def test_the_tools_own_headers_win(pair: Pair):
     tool = pair.tool("/headers", endpoint={"headers": {"Accept": "application/vnd.api+json", "X-Api-Key": "k"}})
     reply = await pair.call(tool, {}, ("Accept", "application/json"), ("X-Api-Key", "theirs"))
     sent = [(name.lower(), value) for name, value in reply.result["structuredContent"]["headers"]]
@@ -338,7 +338,7 @@ def origin(request: pytest.FixtureRequest) -> str:
     return value
 
 
-async def test_o01_preflight_comes_before_authentication(pair: Pair, public: Process, origin: str):
+async def test_preflight_comes_before_authentication(pair: Pair, public: Process, origin: str):
     asked = "authorization,mcp-protocol-version,mcp-method,mcp-name,mcp-session-id,last-event-id"
     preflight: list[Header] = [
         ("Origin", origin), ("Access-Control-Request-Method", "POST"), ("Access-Control-Request-Headers", asked),
@@ -351,7 +351,7 @@ async def test_o01_preflight_comes_before_authentication(pair: Pair, public: Pro
     assert "POST" in (reply.header("access-control-allow-methods") or "")
 
 
-async def test_o01_answers_can_be_read_by_an_allowed_page(pair: Pair, public: Process, origin: str):
+async def test_answers_can_be_read_by_an_allowed_page(pair: Pair, public: Process, origin: str):
     tool = pair.tool("/echo")
     for speaker in (LEGACY, XDATA):
         reply = await pair.call(tool, {}, ("Origin", origin), speaker=speaker, gateway=public)
@@ -365,7 +365,7 @@ async def test_o01_answers_can_be_read_by_an_allowed_page(pair: Pair, public: Pr
 @pytest.mark.parametrize("bad", ["https://evil.example", "null", "http://app.example", "https://app.example.evil.example",
                                  "https://app.example:444", ""])  # fmt: skip
 @pytest.mark.parametrize("method", ["POST", "OPTIONS", "GET"])
-async def test_o02_o04_a_bad_origin_is_403(pair: Pair, public: Process, bad: str, method: str):
+async def test_a_bad_origin_is_403(pair: Pair, public: Process, bad: str, method: str):
     tool = pair.tool("/echo")
     body = call_body(tool.name, 200) if method == "POST" else b""
     headers = pair.authorized([("Content-Type", "application/json"), ("Accept", BOTH), ("Origin", bad),
@@ -378,20 +378,20 @@ async def test_o02_o04_a_bad_origin_is_403(pair: Pair, public: Process, bad: str
 
 
 @pytest.mark.parametrize("bad", ["evil.example", "127.0.0.1.evil.example", "mcp.example.evil.example", "", "[::2]"])
-async def test_o04_a_bad_host_is_421(pair: Pair, public: Process, bad: str):
+async def test_a_bad_host_is_421(pair: Pair, public: Process, bad: str):
     headers = pair.authorized([("Content-Type", "application/json"), ("Accept", BOTH)])
     reply = await pair.http("POST", "/mcp", [("Host", bad), *headers], LIST, gateway=public)
     check_http_error(reply, 421, "HOST_NOT_ALLOWED")
 
 
 @pytest.mark.parametrize("good", ["mcp.example", "MCP.example:443", "localhost:1", "127.0.0.1", "[::1]:8080"])
-async def test_o04_a_good_host(pair: Pair, public: Process, good: str):
+async def test_a_good_host(pair: Pair, public: Process, good: str):
     headers = pair.authorized([("Content-Type", "application/json"), ("Accept", BOTH)])
     assert (await pair.http("POST", "/mcp", [("Host", good), *headers], LIST, gateway=public)).status == 200
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/public/mcp", "/public/mcp/"])
-async def test_a10_every_path_that_is_set(pair: Pair, public: Process, path: str):
+async def test_every_path_that_is_set(pair: Pair, public: Process, path: str):
     headers = pair.authorized([("Content-Type", "application/json"), ("Accept", BOTH)])
     reply = await pair.http("POST", path, headers, LIST, gateway=public)
     assert (reply.status, reply.header("location")) == (200, None)
