@@ -8,6 +8,7 @@ else a default:
 - `NARU_ADMIN_TOKEN`: the admin token of both; `NARU_ADMIN_TOKEN_FILE` names a file that holds it
 - `NARU_REGISTRY_CA_FILE`, `NARU_REGISTRY_CERT_FILE`, `NARU_REGISTRY_KEY_FILE`: TLS, and a client certificate
 - `NARU_URL`: the gateway's MCP endpoint (http://127.0.0.1:8080/mcp)
+- `NARU_ENDPOINT_CA_FILE`: the registry's REGISTRY_ENDPOINT_CA_FILE, so that `naru doctor` trusts what it trusts
 - `NARU_META_PREFIX`: the gateway's GATEWAY_META_PREFIX, under which it says why a call failed (xdata.kr)
 - `NARU_CREDENTIALS`: an account's `id:secret`, or the path of a file that holds it (what has no colon is a path)
 
@@ -43,7 +44,6 @@ RPC_TIMEOUT = 15.0
 RPC_TIMEOUTS = {"ApplyManifest": 120.0}
 # What the registry takes at once. It keeps its own pages well below.
 MAX_MESSAGE = 16 << 20
-LOOPBACK = "127.0.0.0/8,::1/128"
 
 
 class Exit(IntEnum):
@@ -138,8 +138,8 @@ class Target:
 class Access:
     """`…_from` say which setting a value came from, so that messages can name it.
 
-    `state` is the `.naru/` that was looked for; `networks` are the private ones that the registry of a `make run`
-    admits, and None where another registry is meant, of which that is not known from here.
+    `state` is the `.naru/` that was looked for; `endpoint_ca` names a file with the private authorities that the
+    registry trusts of endpoints.
     """
 
     registry: Target
@@ -151,7 +151,7 @@ class Access:
     tls: Tls | None
     meta_prefix: str
     state: Path
-    networks: str | None
+    endpoint_ca: str
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str], directory: Path) -> "Access":
@@ -173,7 +173,8 @@ class Access:
             tls=registry_tls(environ),
             meta_prefix=meta_prefix(environ, run if url_from == FROM_RUN else {}),
             state=state,
-            networks=run.get("networks", LOOPBACK) if registry.setting == FROM_RUN else None,
+            endpoint_ca=environ.get("NARU_ENDPOINT_CA_FILE")
+            or (run.get("endpoint_ca", "") if registry.setting == FROM_RUN else ""),
         )
 
     def require_admin_token(self, target: Target) -> str:
@@ -230,7 +231,7 @@ def is_http(url: str) -> bool:
 def read_run(state: Path) -> dict[str, str]:
     """Where the processes of the last `make run` listen: `registry` and `url`; empty when there was none.
 
-    `networks` are those that its registry admits, `meta_prefix` is its gateway's.
+    `endpoint_ca` is its registry's REGISTRY_ENDPOINT_CA_FILE, `meta_prefix` its gateway's GATEWAY_META_PREFIX.
     """
     try:
         return msgspec.json.decode((state / RUN_FILE).read_bytes(), type=dict[str, str])

@@ -4,43 +4,55 @@ import asyncio
 import ipaddress
 import re
 import socket
+import ssl
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
 from naru.v1 import registry_pb2, registry_pb2_grpc
-from naru_cli.access import Access, CliError
+from naru_cli.access import Access, CliError, Exit
 from naru_cli.command import connected
 from naru_cli.finding import Finding, State
-from registry_service.upstreams.egress import Guard, Network
 
 CONNECT_SECONDS = 3.0
-SECRET = re.compile(r"\$\{secret:([^}]+)\}")
+SECRET = re.compile(r"\$\{secret:[^}]+\}")
 URL = "the endpoint's url in the manifest"
-PUBLIC = Guard(())
-# Whatever REGISTRY_ENDPOINT_NETWORKS may say: what even this refuses is never called.
-ANY = Guard((ipaddress.IPv4Network("0.0.0.0/0"), ipaddress.IPv6Network("::/0")))
+# What OpenSSL says of a chain that ends in an authority which isn't known here; the registry may know it.
+UNKNOWN_AUTHORITY = frozenset([2, 18, 19, 20, 21])
 
 
 class Server(NamedTuple):
     host: str
     port: int
+    tls: bool
+
+
+@dataclass
+class Use:
+    """A server and the tools that use it; what the registry says of its address, empty if it may be called."""
+
+    url: str
+    tools: list[str] = field(default_factory=list)
+    obstacle: str = ""
 
 
 class Uses:
-    """Which tools use a server or a secret, in the order in which they were met."""
+    """Which tools use a server or lack a secret, in the order in which they were met."""
 
     def __init__(self) -> None:
-        self.servers: dict[Server, list[str]] = {}
+        self.servers: dict[Server, Use] = {}
         self.secrets: dict[str, list[str]] = {}
+        self.lacking: dict[str, list[str]] = {}
 
     def add(self, tool: str, definition: dict[str, Any]) -> None:
         for lane in definition.get("endpoint", {}).values():
             url = urlsplit(lane["url"])
-            server = Server(url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
-            add_to(self.servers.setdefault(server, []), tool)
+            tls = url.scheme == "https"
+            server = Server(url.hostname or "", url.port or (443 if tls else 80), tls)
+            add_to(self.servers.setdefault(server, Use(lane["url"])).tools, tool)
             for secret in secrets_of(lane):
                 add_to(self.secrets.setdefault(secret, []), tool)
 
@@ -51,8 +63,8 @@ def add_to(users: list[str], tool: str) -> None:
 
 
 def secrets_of(lane: dict[str, Any]) -> Iterator[str]:
-    for value in lane.get("headers", {}).values():
-        yield from SECRET.findall(value)
+    for text in (lane["url"], *lane.get("headers", {}).values()):
+        yield from SECRET.findall(text)
 
 
 def used_by(tools: list[str]) -> str:
@@ -61,12 +73,12 @@ def used_by(tools: list[str]) -> str:
 
 async def endpoint_findings(access: Access, tools: list[registry_pb2.Tool]) -> list[Finding]:
     uses, trouble = await asyncio.to_thread(look_up, access, tools)
-    looks = (endpoint_finding(access, server, users) for server, users in uses.servers.items())
-    return [*trouble, *await asyncio.gather(*looks), *map(secret_finding, uses.secrets, uses.secrets.values())]
+    looks = (endpoint_finding(access, server, use) for server, use in uses.servers.items())
+    return [*trouble, *await asyncio.gather(*looks), *map(secret_finding, uses.lacking, uses.lacking.values())]
 
 
 def look_up(access: Access, tools: list[registry_pb2.Tool]) -> tuple[Uses, list[Finding]]:
-    """What the active versions use, as far as they could be read; over one connection."""
+    """Returns what the active versions use and what the registry says of it, as far as they could be read."""
     uses = Uses()
     try:
         with connected(registry_pb2_grpc.RegistryStub, access) as ask:
@@ -74,14 +86,21 @@ def look_up(access: Access, tools: list[registry_pb2.Tool]) -> tuple[Uses, list[
                 for version in tool.active_versions:
                     found = ask("GetToolVersion", registry_pb2.GetToolVersionRequest(tool=tool.name, version=version))
                     uses.add(tool.name, msgspec.json.decode(found.definition))
+            for use in uses.servers.values():
+                use.obstacle = ask("CheckEndpoint", registry_pb2.CheckEndpointRequest(url=use.url)).detail
+            # A secret of a header is asked for in the query of a URL: the registry looks no further than for its name.
+            for secret, users in uses.secrets.items():
+                request = registry_pb2.CheckEndpointRequest(url=f"http://localhost/?{secret}")
+                for name in ask("CheckEndpoint", request).unknown_secrets:
+                    uses.lacking[name] = users
     except CliError as error:
         return uses, [Finding("endpoints", State.WARNING, f"not all could be looked at: {error}")]
     return uses, []
 
 
 def secret_finding(name: str, users: list[str]) -> Finding:
-    message = f"cannot be looked at from here; {used_by(users)}"
-    return Finding(f"secret {name}", State.WARNING, message, "REGISTRY_SECRETS_DIR", f"it must hold a file {name}")
+    message = f"the registry does not have it; {used_by(users)}"
+    return Finding(f"secret {name}", State.WRONG, message, "REGISTRY_SECRETS_DIR", f"it must hold a file {name}")
 
 
 def is_local(target: str) -> bool:
@@ -93,59 +112,64 @@ def is_local(target: str) -> bool:
         return target.startswith("unix:")
 
 
-async def endpoint_finding(access: Access, server: Server, users: list[str]) -> Finding:
-    """Whether the registry may call the server, and whether something listens there; asks nothing that it may not."""
+async def endpoint_finding(access: Access, server: Server, use: Use) -> Finding:
+    """Whether something listens at a server that the registry may call; asks nothing that it may not."""
     check = f"endpoint {server.host}:{server.port}"
-    used = used_by(users)
+    used = used_by(use.tools)
+    if use.obstacle:
+        setting = "REGISTRY_ENDPOINT_NETWORKS" if "REGISTRY_ENDPOINT_NETWORKS" in use.obstacle else URL
+        remedy = (
+            "name another server" if setting == URL else "set it for the registry, to networks that hold the address"
+        )
+        return Finding(check, State.WRONG, f"not called: {use.obstacle}; {used}", setting, remedy)
     local = is_local(access.registry.address)
-    trouble = State.WRONG if local else State.WARNING
     elsewhere = "" if local else " from this machine; the registry runs on another and may see more"
-    try:
-        addresses = await resolved(server)
-    except (socket.gaierror, TimeoutError):
-        remedy = "correct the host name, or the name server"
-        return Finding(check, trouble, f"{server.host} does not resolve{elsewhere}; {used}", URL, remedy)
-    if not any(map(ANY.allows, addresses)):
-        message = f"{', '.join(addresses)} is never called, as link-local and metadata addresses are; {used}"
-        return Finding(check, State.WRONG, message, URL, "name another server")
-    if not await listens(server):
-        remedy = "is the tool's server running?"
-        return Finding(check, trouble, f"nothing listens{elsewhere}; {used}", URL, remedy)
-    return guarded(check, access, addresses, used)
+    trouble = await connection_trouble(server, access.endpoint_ca)
+    if trouble is None:
+        return Finding(check, State.OK, f"reachable, {used}")
+    message = f"{trouble.what}{elsewhere}; {used}"
+    return Finding(check, State.WRONG if local else State.WARNING, message, trouble.setting, trouble.remedy)
 
 
-async def resolved(server: Server) -> list[str]:
-    """The addresses of a server, each once; raises socket.gaierror, TimeoutError."""
-    async with asyncio.timeout(CONNECT_SECONDS):
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
+class Trouble(NamedTuple):
+    what: str
+    setting: str
+    remedy: str
 
 
-async def listens(server: Server) -> bool:
+async def connection_trouble(server: Server, authorities: str) -> Trouble | None:
+    """Connects, and with `https` shakes hands; returns what went wrong. `authorities` names a file of private ones."""
+    tls = trusting(authorities) if server.tls else None
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            _, writer = await asyncio.open_connection(server.host, server.port)
+            _, writer = await asyncio.open_connection(server.host, server.port, ssl=tls)
+    except socket.gaierror:
+        return Trouble(f"{server.host} does not resolve", URL, "correct the host name, or the name server")
+    except ssl.SSLCertVerificationError as error:
+        return certificate_trouble(error)
+    except ssl.SSLError as error:
+        return Trouble(f"no TLS is spoken there ({error.reason})", URL, "does the server speak https on this port?")
     except (OSError, TimeoutError):
-        return False
+        return Trouble("nothing listens", URL, "is the tool's server running?")
     writer.close()
-    return True
+    return None
 
 
-def guarded(check: str, access: Access, addresses: list[str], used: str) -> Finding:
-    """A server that is reachable: whether the registry's guard lets it be called, too."""
-    if any(map(PUBLIC.allows, addresses)):
-        return Finding(check, State.OK, f"reachable, {used}")
-    setting, shown = "REGISTRY_ENDPOINT_NETWORKS", ", ".join(addresses)
-    if access.networks is None:
-        message = f"reachable from here, but called only if REGISTRY_ENDPOINT_NETWORKS admits {shown}; {used}"
-        return Finding(check, State.WARNING, message, setting, f"look whether the registry's holds {shown}")
-    if any(map(Guard(networks(access.networks)).allows, addresses)):
-        return Finding(check, State.OK, f"reachable, {used}")
-    message = f"reachable, but not called: {shown} is in none of {access.networks}; {used}"
-    return Finding(check, State.WRONG, message, setting, "set it for `make run`, to networks that hold the address")
+def trusting(authorities: str) -> ssl.SSLContext:
+    """Returns what trusts the system's authorities and those of the file. Raises CliError (USAGE)."""
+    context = ssl.create_default_context()
+    if authorities:
+        try:
+            context.load_verify_locations(authorities)
+        except OSError as error:
+            message = f"NARU_ENDPOINT_CA_FILE: cannot read {authorities}: {error.strerror or error}"
+            raise CliError(message, Exit.USAGE) from error
+    return context
 
 
-def networks(text: str) -> list[Network]:
-    """What a `make run` noted of its registry's REGISTRY_ENDPOINT_NETWORKS, which that registry has accepted."""
-    return [ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip()]
+def certificate_trouble(error: ssl.SSLCertVerificationError) -> Trouble:
+    what = f"its certificate isn't trusted ({error.verify_message})"
+    if error.verify_code in UNKNOWN_AUTHORITY:
+        remedy = "it must hold the authority's certificate, if that is a private one"
+        return Trouble(what, "REGISTRY_ENDPOINT_CA_FILE", remedy)
+    return Trouble(what, URL, "the server needs a valid certificate for its name")

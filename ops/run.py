@@ -151,8 +151,10 @@ class Demo:
     def __init__(self, state: State, addresses: Addresses, environ: Mapping[str, str]) -> None:
         self.state = state
         self.addresses = addresses
-        self.meta_prefix = environ.get("GATEWAY_META_PREFIX", "")
-        self.networks = addresses.networks(environ.get("REGISTRY_ENDPOINT_NETWORKS", ""))
+        self.noted = {
+            "meta_prefix": environ.get("GATEWAY_META_PREFIX", ""),
+            "endpoint_ca": environ.get("REGISTRY_ENDPOINT_CA_FILE", ""),
+        }
         paths = environ.get("GATEWAY_MCP_PATHS", "/mcp")
         self.url = addresses.gateway.url() + (paths.split(",")[0].strip().rstrip("/") or "/mcp")
 
@@ -168,8 +170,8 @@ class Demo:
                 await wait_until_ready(self.addresses.gateway.url() + "/readyz")
         except TimeoutError as error:
             raise StartError(f"not ready after {START_SECONDS:g} seconds: see {self.state.logs}/") from error
-        run = {"registry": self.addresses.registry.reachable(), "url": self.url, "networks": self.networks}
-        run |= {"meta_prefix": self.meta_prefix} if self.meta_prefix else {}
+        run = {"registry": self.addresses.registry.reachable(), "url": self.url}
+        run |= {name: value for name, value in self.noted.items() if value}
         write_private(self.state.run, msgspec.json.encode(run).decode() + "\n")
         access = self.access()
         tools = await asyncio.to_thread(apply_manifest, access, self.addresses.demo.url())

@@ -31,6 +31,7 @@ from registry_service.storage.models import CatalogRevision, Tool, ToolVersion, 
 from registry_service.tools.definition import name_fault, parse_definition, read_version
 from registry_service.tools.json_document import Fault
 from registry_service.tools.manifest import Entry, Known, ManifestFault, Steps, plan_steps, read_manifest
+from registry_service.upstreams.reach import Reach
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -45,9 +46,10 @@ _T = TypeVar("_T")
 class RegistryServicer(registry_pb2_grpc.RegistryServicer):
     """A change is in force on every replica once its method has returned: the next admission sees its revision."""
 
-    def __init__(self, database: Database, catalog: Catalog, pepper: bytes) -> None:
+    def __init__(self, database: Database, catalog: Catalog, reach: Reach, pepper: bytes) -> None:
         self._database = database
         self._catalog = catalog
+        self._reach = reach
         self._pepper = pepper
 
     async def ListTools(  # noqa: N802
@@ -181,6 +183,13 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
             await _carry_out(session, steps)
         await self._catalog.load()
         return steps
+
+    async def CheckEndpoint(  # noqa: N802
+        self, request: registry_pb2.CheckEndpointRequest, context: Context
+    ) -> registry_pb2.CheckEndpointResponse:
+        obstacle = await self._reach.obstacle(request.url)
+        unknown = self._reach.unknown_secrets([request.url])
+        return registry_pb2.CheckEndpointResponse(allowed=not obstacle, detail=obstacle, unknown_secrets=unknown)
 
     async def ListCatalog(  # noqa: N802
         self, request: registry_pb2.ListCatalogRequest, context: Context

@@ -39,6 +39,7 @@ from registry_service.storage.migrations import UnknownRevisionError
 from registry_service.telemetry.metrics import LOOP_LAG_SECONDS, start_metrics
 from registry_service.tools.checks import Checks
 from registry_service.upstreams.http.client import EndpointClient
+from registry_service.upstreams.reach import Reach
 
 MAX_REQUEST_BYTES = 16 * 1024 * 1024
 MAX_ANSWER_BYTES = 48 * 1024 * 1024
@@ -125,7 +126,8 @@ class Process:
         guarded = GuardedServer(self._server, self._gate, Tokens(settings.admin_token, settings.service_token))
         server, names = cast("grpc.aio.Server", guarded), []
         if "registry" in wanted:
-            registry = RegistryServicer(self._database, self._catalog, settings.pepper)
+            reach = Reach(settings.endpoint_networks, settings.secrets_dir)
+            registry = RegistryServicer(self._database, self._catalog, reach, settings.pepper)
             registry_pb2_grpc.add_RegistryServicer_to_server(registry, server)
             names.append(registry_pb2.DESCRIPTOR.services_by_name["Registry"].full_name)
         if "accounts" in wanted:

@@ -4,10 +4,11 @@ import json
 import os
 import secrets
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -15,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from naru_cli import app as cli
-from naru_cli.access import Access
-from naru_cli.endpoints import guarded
+from naru_cli.endpoints import URL
+from tests.support.certificates import Pair, make_certificates
 from tests.support.demo_run import FREE_PORTS, Run, environment
 
 # A deleted tool's numbers are not used again.
@@ -26,7 +27,10 @@ VERSIONS = count(1)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     # On every address, so that it can be asked under a name that is not its own.
-    with Run(tmp_path_factory.mktemp("doctor"), FREE_PORTS | {"GATEWAY_BIND": "0.0.0.0:0"}) as running:
+    known = tmp_path_factory.mktemp("secrets") / "known"
+    known.write_text("a secret")
+    settings = {"GATEWAY_BIND": "0.0.0.0:0", "REGISTRY_SECRETS_DIR": str(known.parent)}
+    with Run(tmp_path_factory.mktemp("doctor"), FREE_PORTS | settings) as running:
         yield running
 
 
@@ -203,44 +207,78 @@ def test_an_address_that_is_never_called_is_wrong():
     assert (finding["state"], "is never called" in finding["message"]) == ("wrong", True)
 
 
-def test_a_secret_of_a_definition_is_remarked():
+def test_a_secret_that_the_registry_lacks_is_wrong():
+    headers = {"X-Key": "Bearer ${secret:a.key}", "X-Other": "${secret:known}"}
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        tool_at(f"http://127.0.0.1:{server.getsockname()[1]}/", **{"X-Key": "Bearer ${secret:a.key}"}),
+        tool_at(f"http://127.0.0.1:{server.getsockname()[1]}/", **headers),
     ):
         code, wrong = examined()
-    assert (code, list(wrong)) == (0, ["secret a.key"])
+    assert (code, list(wrong)) == (1, ["secret a.key"])
     assert wrong["secret a.key"]["setting"] == "REGISTRY_SECRETS_DIR"
     assert "used by led" in wrong["secret a.key"]["message"]
 
 
-def test_of_a_registry_that_is_not_that_of_a_run_it_is_said_that_private_addresses_need_a_setting(run):
+def test_a_registry_of_the_environment_is_asked_what_it_may_call(run):
     registry = json.loads((run.directory / ".naru" / "run.json").read_text())["registry"]
     token = (run.directory / ".naru" / "admin.token").read_text().strip()
-    code, wrong = examined(NARU_REGISTRY=registry, NARU_ADMIN_TOKEN=token)
-    assert code == 0
-    (check,) = wrong
-    assert check.startswith("endpoint 127.0.0.1:")
-    assert wrong[check]["state"] == "warning"
-    assert "only if REGISTRY_ENDPOINT_NETWORKS admits 127.0.0.1" in wrong[check]["message"]
+    assert examined(NARU_REGISTRY=registry, NARU_ADMIN_TOKEN=token) == (0, {})
 
 
-@pytest.mark.parametrize(
-    ("addresses", "networks", "state"),
-    [
-        (["93.184.216.34"], None, "ok"),
-        (["93.184.216.34"], "", "ok"),
-        (["10.0.0.1", "93.184.216.34"], None, "ok"),
-        (["10.0.0.1"], None, "warning"),
-        (["::1"], None, "warning"),
-        (["::1"], "127.0.0.0/8,::1/128", "ok"),
-        (["10.0.0.1"], "127.0.0.0/8,::1/128", "wrong"),
-        (["10.0.0.1"], "10.0.0.0/8, 127.0.0.0/8", "ok"),
-    ],
-)
-def test_a_reachable_address_is_judged_by_what_the_registry_admits(addresses, networks, state):
-    access = replace(Access.from_env({}, Path("/")), networks=networks)
-    assert guarded("endpoint", access, addresses, "used by x").state == state
+def test_an_address_that_is_not_admitted_is_wrong_and_not_connected_to():
+    with tool_at("http://10.255.255.1:81/"):
+        code, wrong = examined()
+    assert (code, list(wrong)) == (1, ["endpoint 10.255.255.1:81"])
+    finding = wrong["endpoint 10.255.255.1:81"]
+    assert (finding["state"], finding["setting"]) == ("wrong", "REGISTRY_ENDPOINT_NETWORKS")
+    assert "does not admit 10.255.255.1" in finding["message"]
+
+
+@contextmanager
+def https_server(pair: Pair):
+    """A server on every address that shakes hands, and says nothing more; its port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*pair)
+    with socket.create_server(("0.0.0.0", 0)) as plain, context.wrap_socket(plain, server_side=True) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    server.accept()[0].close()
+                except ssl.SSLError:  # a client that did not trust us
+                    continue
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def test_a_certificate_that_is_not_trusted_is_named(tmp_path):
+    made = make_certificates(tmp_path)
+    with https_server(made.server) as port:
+        check = f"endpoint 127.0.0.1:{port}"
+        with tool_at(f"https://127.0.0.1:{port}/"):
+            code, wrong = examined()
+            assert (code, list(wrong)) == (1, [check])
+            assert "certificate isn't trusted" in wrong[check]["message"]
+            assert wrong[check]["setting"] == "REGISTRY_ENDPOINT_CA_FILE"
+            assert examined(NARU_ENDPOINT_CA_FILE=str(made.authority)) == (0, {})
+        with tool_at(f"https://127.0.0.2:{port}/"):
+            code, wrong = examined(NARU_ENDPOINT_CA_FILE=str(made.authority))
+            finding = wrong[f"endpoint 127.0.0.2:{port}"]
+            assert (code, "IP address mismatch" in finding["message"], finding["setting"]) == (1, True, URL)
+
+
+def test_a_server_without_tls_behind_https_is_named(run):
+    demo = next(line.split()[1] for line in run.text.splitlines() if line.startswith("  demo"))
+    with tool_at(demo.replace("http://", "https://") + "/echo"):
+        code, wrong = examined()
+    (finding,) = [finding for check, finding in wrong.items() if check.startswith("endpoint")]
+    assert (code, "no TLS is spoken there" in finding["message"]) == (1, True)
 
 
 @contextmanager

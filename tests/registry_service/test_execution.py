@@ -43,6 +43,7 @@ from registry_service.telemetry.metrics import CALLS_RUNNING, METRICS
 from registry_service.tools import checks as checks_module
 from registry_service.tools.checks import Checks
 from registry_service.upstreams.http.client import EndpointClient
+from registry_service.upstreams.reach import Reach
 from tests.support.samples import definition, raw
 from tests.support.scripted_endpoint import LIMIT_SECONDS, Script, ScriptedEndpoint, ndjson
 from tests.support.waiting import eventually
@@ -80,7 +81,8 @@ class House:
         self.server = grpc.aio.server(options=OPTIONS)
         guarded = cast(grpc.aio.Server, GuardedServer(self.server, gate := Gate("starting"), Tokens(ADMIN, SERVICE)))
         execution_pb2_grpc.add_ExecutionServicer_to_server(self.execution, guarded)
-        registry_pb2_grpc.add_RegistryServicer_to_server(RegistryServicer(database, self.catalog, PEPPER), guarded)
+        registry = RegistryServicer(database, self.catalog, Reach((), None), PEPPER)
+        registry_pb2_grpc.add_RegistryServicer_to_server(registry, guarded)
         accounts = AccountsServicer(database=database, catalog=self.catalog, plans=plans, pepper=PEPPER)
         accounts_pb2_grpc.add_AccountsServicer_to_server(accounts, guarded)
         self.port = self.server.add_insecure_port("127.0.0.1:0")

@@ -22,6 +22,7 @@ from registry_service.rpc.border import Gate, GuardedServer
 from registry_service.rpc.tokens import Tokens
 from registry_service.storage.models import Account, Secret, Tool, ToolVersion
 from registry_service.tools.manifest import plan_steps
+from registry_service.upstreams.reach import Reach
 from tests.support.samples import arguments, definition, raw
 from tests.support.waiting import eventually
 
@@ -70,7 +71,9 @@ async def serving(database):
     await catalog.load()
     gate, server = Gate("starting"), grpc.aio.server()
     guarded = cast(grpc.aio.Server, GuardedServer(server, gate, Tokens(ADMIN, SERVICE)))
-    registry_pb2_grpc.add_RegistryServicer_to_server(RegistryServicer(database, catalog, PEPPER), guarded)
+    registry_pb2_grpc.add_RegistryServicer_to_server(
+        RegistryServicer(database, catalog, Reach((), None), PEPPER), guarded
+    )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     gate.open()
@@ -560,3 +563,13 @@ async def test_old_clients_get_a_form_that_they_can_take(client):
         name: value for name, value in definition().items() if name in ("description", "inputSchema")
     }
     assert plain.legacy_tool == b""
+
+
+async def test_an_address_is_checked_before_anybody_calls_it(client):
+    answer = await client.admin("CheckEndpoint", url="http://127.0.0.1:1/?k=${secret:lost}")
+    assert (answer.allowed, list(answer.unknown_secrets)) == (False, ["lost"])
+    assert "REGISTRY_ENDPOINT_NETWORKS does not admit 127.0.0.1" in answer.detail
+    answer = await client.admin("CheckEndpoint", url="https://93.184.216.34/")
+    assert (answer.allowed, answer.detail) == (True, "")
+    code, reason, _ = await failing(client.admin("CheckEndpoint", url="no URL"))
+    assert (code, reason) == ("INVALID_ARGUMENT", "REQUEST_INVALID")
