@@ -23,7 +23,7 @@ from bench.sides import (
     start_product,
     tool_call,
 )
-from tests.support.processes import Process, Stack
+from ops.stack import Process, Stack
 
 WARM_UP_SECONDS = 1.0
 DIRECT_SECONDS = 0.5

@@ -13,7 +13,7 @@ import msgspec
 import psutil
 
 from bench.load import Plan, Report
-from tests.support.processes import ROOT, Process
+from ops.stack import ROOT, Process
 
 MIB = 1 << 20
 SYNCS = 30

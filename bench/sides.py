@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tests.support.admin import read_manifest
-from tests.support.processes import Process, Stack
+from ops.admin import read_manifest
+from ops.stack import Process, Stack
 
 Carriage = Literal["json", "sse"]
 

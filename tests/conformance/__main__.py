@@ -13,10 +13,10 @@ from pathlib import Path
 
 import aiohttp
 
+from ops.stack import Stack
 from tests.conformance.pack import start_pack
 from tests.conformance.proxy import AuthorizingProxy
 from tests.support import node_setup
-from tests.support.processes import Stack
 
 REVISIONS = ("2025-11-25", "2026-07-28")
 SUITE_SECONDS = 300

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.admin import Credential, read_manifest
-from tests.support.processes import Process, Stack
+from ops.admin import Credential, read_manifest
+from ops.stack import Process, Stack
 
 MANIFEST = Path(__file__).with_name("tools.yaml")
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from ops.stack import Stack
 from tests.conformance.pack import Running, start_pack
 from tests.support import node_setup
 from tests.support.pair import Pair, running_pair
 from tests.support.postgresql import PostgresqlServer, running_postgresql
-from tests.support.processes import Stack
 
 
 @pytest.fixture

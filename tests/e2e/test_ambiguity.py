@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from ops.stack import Process, Stack
 from tests.support.pair import AGENT_BUILDER, EVERYBODY, LEGACY, MODERN, XDATA, Pair, Speaker, Tool
 from tests.support.postgresql import PostgresqlServer
-from tests.support.processes import Process, Stack
 from tests.support.scripted_endpoint import Script, ScriptedEndpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from tests.support.processes import ROOT
+from ops.stack import ROOT
 
 SECONDS = 100
 

@@ -4,7 +4,7 @@ import signal
 import time
 from urllib.request import urlopen
 
-from tests.support.processes import Process, Stack, wait_for
+from ops.stack import Process, Stack, wait_for
 
 
 def held_up(gateway: Process) -> dict[str, object] | None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ops.stack import Process, Stack
 from tests.support.postgresql import PostgresqlServer, running_postgresql
-from tests.support.processes import Process, Stack
 from tests.support.scene import (
     Contract,
     Load,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import psutil
 import pytest
 
-from tests.support.processes import Stack
+from ops.stack import Stack
 from tests.support.scene import (
     Contract,
     Open,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
+from ops.stack import Process
 from tests.support.pair import (
     AGENT_BUILDER,
     EVERYBODY,
@@ -25,7 +26,6 @@ from tests.support.pair import (
     Speaker,
     running_pair,
 )
-from tests.support.processes import Process
 from tests.support.scripted_endpoint import Script, ndjson
 from tests.support.waiting import eventually
 from tests.support.wire import Header, Reply, parse_events

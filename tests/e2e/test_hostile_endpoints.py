@@ -10,8 +10,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from ops.stack import Stack
 from tests.support.hostile_endpoint import KINDS, HostileEndpoint
-from tests.support.processes import Stack
 from tests.support.scene import Contract, Scene, assert_no_faults, definition, opened
 
 CALLS_PER_SECOND = 50

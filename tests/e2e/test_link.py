@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ops.stack import Process, Stack, wait_for
 from registry_service.execution import TELL_SECONDS
 from tests.support.postgresql import running_postgresql
-from tests.support.processes import Process, Stack, wait_for
 from tests.support.scene import (
     Contract,
     Reply,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Stack
+from ops.stack import Stack
 from tests.support.scene import Contract, Load, Scene, opened
 from tests.support.waiting import eventually
 

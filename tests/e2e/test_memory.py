@@ -13,8 +13,8 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.support.admin import Credential
-from tests.support.processes import Process, Stack
+from ops.admin import Credential
+from ops.stack import Process, Stack
 from tests.support.scene import Contract, Load, Scene, assert_no_faults, client_session, metric, opened, rss, samples
 from tests.support.scripted_endpoint import ndjson
 from tests.support.waiting import eventually

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Process, ProcessError, Stack, wait_for
+from ops.stack import Process, ProcessError, Stack, wait_for
 
 READY = "import json; print(json.dumps({'event': 'thing ready', 'address': '127.0.0.1:1'}), flush=True)\n"
 

@@ -7,9 +7,9 @@ import signal
 
 import httpx2
 
+from ops.stack import Stack
 from tests.conformance.pack import start_pack
 from tests.support.postgresql import PostgresqlServer
-from tests.support.processes import Stack
 from tests.support.scene import (
     Contract,
     Load,

@@ -14,9 +14,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from ops.stack import Process, Stack
 from tests.support.nameserver import Nameserver
 from tests.support.postgresql import PostgresqlServer
-from tests.support.processes import Process, Stack
 from tests.support.scene import Contract, Load, Reply, Scene, assert_no_faults, ledger, metric, opened
 from tests.support.waiting import eventually
 

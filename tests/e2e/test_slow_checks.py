@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import Stack
+from ops.stack import Stack
 from tests.support.scene import Contract, Scene, assert_no_faults, opened
 from tests.support.scripted_endpoint import Script
 

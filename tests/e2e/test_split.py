@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from naru_cli.access import Access
-from tests.support.processes import Process, Stack
+from ops.stack import Process, Stack
 from tests.support.scripted_endpoint import ScriptedEndpoint
 
 

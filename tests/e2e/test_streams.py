@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from naru.v1.execution_pb2 import Call
+from ops.stack import Process
 from tests.support.pair import (
     AGENT_BUILDER,
     LEGACY,
@@ -20,7 +21,6 @@ from tests.support.pair import (
     Pair,
     Speaker,
 )
-from tests.support.processes import Process
 from tests.support.scripted_endpoint import Script, ndjson, sse
 from tests.support.waiting import eventually
 from tests.support.wire import Event, parse_events

@@ -14,9 +14,9 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from naru.v1 import accounts_pb2
-from tests.support.admin import Admin, Credential
+from ops.admin import Admin, Credential
+from ops.stack import Stack
 from tests.support.postgresql import PostgresqlServer
-from tests.support.processes import Stack
 from tests.support.scene import Contract, Reply, Scene, assert_no_faults, definition, metric, opened
 from tests.support.scripted_endpoint import Script
 from tests.support.waiting import eventually

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ops.stack import Process
 from tests.support.pair import (
     AGENT_BUILDER,
     LEGACY,
@@ -21,7 +22,6 @@ from tests.support.pair import (
     Speaker,
     Tool,
 )
-from tests.support.processes import Process
 from tests.support.scene import metric
 from tests.support.waiting import eventually
 

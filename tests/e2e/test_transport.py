@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ops.stack import Process
 from tests.support.pair import AGENT_BUILDER, BOTH, EVERYBODY, LEGACY, MODERN, UNNAMED, XDATA, Pair, Speaker, replaced
-from tests.support.processes import Process
 from tests.support.scripted_endpoint import HANGUL
 from tests.support.wire import Header, Reply, Wire
 

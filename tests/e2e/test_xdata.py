@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.admin import Credential
+from ops.admin import Credential
 from tests.support.pair import AGENT_BUILDER, LEGACY, UNNAMED, XDATA, Json, Pair, Speaker
 from tests.support.scripted_endpoint import ndjson
 from tests.support.wire import Reply, parse_events

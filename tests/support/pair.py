@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from naru.v1.registry_pb2 import ApplyManifestRequest
-from tests.support.admin import Admin, Credential
-from tests.support.processes import Process, Stack
+from ops.admin import Admin, Credential
+from ops.stack import Process, Stack
 from tests.support.scripted_endpoint import SCRIPTS, Received, Script, ScriptedEndpoint
 from tests.support.wire import Head, Header, Reply, Wire
 

@@ -26,9 +26,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from naru.v1 import execution_pb2
-from tests.support.admin import Admin, Credential
+from ops.admin import Admin, Credential
+from ops.stack import Process, Stack
 from tests.support.postgresql import PostgresqlServer
-from tests.support.processes import Process, Stack
 from tests.support.scripted_endpoint import Received, ScriptedEndpoint
 from tests.support.waiting import eventually
 

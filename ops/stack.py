@@ -1,4 +1,4 @@
-"""Real processes for end-to-end tests, the conformance suite and the bench: start, wait until ready, stop, kill.
+"""The pair as processes on free ports, for tests, the conformance suite and the bench: start, wait, stop, kill.
 
 Everything listens on a free port of 127.0.0.1, which its `… ready` log line tells, and keeps its files in a directory
 of the caller's. Every wait is bounded; what a failure says holds the end of the process's log.
@@ -17,9 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tests.support.admin import Admin
+from ops.admin import Admin
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 READY_SECONDS = 30.0
 # Above the grace that the services get here, so that only a process that hangs is killed.
 STOP_SECONDS = 20.0
@@ -30,7 +30,7 @@ _OWN_SETTINGS = ("GATEWAY_", "REGISTRY_", "NARU_", "DEMO_", "DATABASE_URL", "PYT
 T = TypeVar("T")
 
 
-class ProcessError(AssertionError):
+class ProcessError(Exception):
     """A process did not start, stop or answer as it must; the text holds the end of its log."""
 
 
@@ -53,7 +53,7 @@ class Process:
         self.address = ""
         with self.log.open("ab") as log:
             self._start = log.tell()
-            self.popen = subprocess.Popen(
+            self.popen = subprocess.Popen(  # noqa: S603 -- modules of this project
                 command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
 

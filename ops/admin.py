@@ -1,4 +1,4 @@
-"""The admin side of the contract, as tests use it: plain blocking gRPC calls with bounded waits."""
+"""The admin side of the contract: plain blocking gRPC calls with bounded waits."""
 
 import base64
 import json
@@ -69,10 +69,11 @@ class Admin:
         return method(request, metadata=self._metadata, timeout=CALL_SECONDS, wait_for_ready=True)
 
     def apply(self, manifest: dict[str, Any]) -> Sequence[registry_pb2.ApplyManifestResponse.Change]:
-        """Applies a manifest. Raises AssertionError with the faults, if there are any."""
+        """Applies a manifest. Raises ValueError with the faults, if there are any."""
         request = registry_pb2.ApplyManifestRequest(manifest=json.dumps(manifest).encode())
         response = self.call(self.registry.ApplyManifest, request)
-        assert not response.faults, str(response.faults)
+        if response.faults:
+            raise ValueError(str(response.faults))
         return response.changes
 
     def activate(self, tool: str, version: str, *, keep_others_active: bool = False) -> registry_pb2.Tool:
