@@ -26,26 +26,31 @@ def tool_apply(
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Fill in ${NAME} below `endpoint`.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Take each warning for a fault.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Registers and activates what a manifest says: all of it, or nothing if there is one fault."""
     manifest = read_manifest(file, dict(variable(text) for text in sets or ()))
     for name in manifest.unused:
         out.note(f"--set {name} fills in nothing: there is no ${{{name}}} below an `endpoint` of {file}")
-    request = registry_pb2.ApplyManifestRequest(manifest=manifest.text, validate_only=dry_run)
+    request = registry_pb2.ApplyManifestRequest(manifest=manifest.text, validate_only=dry_run, strict=strict)
     check_size(file, request)
     answer: registry_pb2.ApplyManifestResponse = registry("ApplyManifest", request)
     if answer.faults:
         raise manifest_error(str(file), answer, manifest)
+    warnings = [Remark(fault, manifest) for fault in answer.warnings]
     changes = [
         (change.tool, change.version, registry_pb2.ApplyManifestResponse.Change.Action.Name(change.action))
         for change in answer.changes
     ]
     if as_json:
         names = ("tool", "version", "action")
-        out.show_json({"dry_run": dry_run, "changes": [dict(zip(names, change, strict=True)) for change in changes]})
+        shown = [dict(zip(names, change, strict=True)) for change in changes]
+        out.show_json({"dry_run": dry_run, "changes": shown, "warnings": [warning.as_dict() for warning in warnings]})
         return
+    for warning in warnings:
+        out.note(f"warning: {warning.line(str(file))}")
     out.table(
         ["tool", "version", "would be" if dry_run else "done"], map(readable, changes), "the manifest has no tools"
     )
@@ -86,19 +91,31 @@ def read_manifest(file: Path, variables: dict[str, str]) -> manifest_file.Manife
         raise CliError(message, Exit.INVALID, "MANIFEST_INVALID", {"faults": shown}) from error
 
 
+class Remark:
+    """A fault or a warning of the registry, with the place in the file that it is about."""
+
+    def __init__(self, fault: registry_pb2.ApplyManifestResponse.Fault, manifest: manifest_file.Manifest) -> None:
+        self.fault = fault
+        self.place = nearest(fault.pointer, manifest)
+
+    def line(self, file: str) -> str:
+        fault = self.fault
+        tool = f" ({fault.tool})" if fault.tool else ""
+        return f"{located(file, self.place)}: {fault.pointer or '/'}{tool}: {fault.message}"
+
+    def as_dict(self) -> dict[str, Any]:
+        fault = self.fault
+        return {"pointer": fault.pointer, "tool": fault.tool, "message": fault.message, **place_dict(self.place)}
+
+
 def manifest_error(file: str, answer: registry_pb2.ApplyManifestResponse, manifest: manifest_file.Manifest) -> CliError:
-    """The registry's faults, with the lines that they are in."""
-    places = [nearest(fault.pointer, manifest) for fault in answer.faults]
-    lines = [
-        f"{located(file, place)}: {fault.pointer or '/'}{f' ({fault.tool})' if fault.tool else ''}: {fault.message}"
-        for fault, place in zip(answer.faults, places, strict=True)
-    ]
-    shown = [
-        {"pointer": fault.pointer, "tool": fault.tool, "message": fault.message, **place_dict(place)}
-        for fault, place in zip(answer.faults, places, strict=True)
-    ]
+    """The registry's faults and warnings, with the lines that they are in."""
+    faults = [Remark(fault, manifest) for fault in answer.faults]
+    warnings = [Remark(fault, manifest) for fault in answer.warnings]
+    lines = [fault.line(file) for fault in faults] + [f"warning: {warning.line(file)}" for warning in warnings]
     message = "\n".join(["the registry refused the manifest, and nothing was changed:", *lines])
-    return CliError(message, Exit.INVALID, "MANIFEST_INVALID", {"faults": shown})
+    facts = {"faults": [fault.as_dict() for fault in faults], "warnings": [warning.as_dict() for warning in warnings]}
+    return CliError(message, Exit.INVALID, "MANIFEST_INVALID", facts)
 
 
 def nearest(pointer: str, manifest: manifest_file.Manifest) -> manifest_file.Place | None:

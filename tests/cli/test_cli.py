@@ -115,6 +115,7 @@ def test_a_definition_is_shown_digit_for_digit(naru, tmp_path):
     assert applied.json == {
         "dry_run": False,
         "changes": [{"tool": "digits", "version": "1.10", "action": "CREATED"}],
+        "warnings": [],
     }
     shown = naru("tool", "show", "digits", "--version", "1.10").out
     assert '"const": 9007199254740993' in shown
