@@ -6,7 +6,7 @@ import sys
 
 import uvloop
 
-from gateway.http.server import serve
+from gateway.server import serve
 from gateway.settings import Settings
 from naru import logs
 from naru.environment import SettingError

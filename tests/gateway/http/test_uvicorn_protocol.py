@@ -1,4 +1,4 @@
-"""gateway/http/server.py: requests that never end, on real sockets."""
+"""gateway/http/uvicorn_protocol.py: requests that never end, on real sockets."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 
 from gateway.http.body import Reply, whole_body
-from gateway.http.server import MAX_HEAD_BYTES, Protocol
+from gateway.http.uvicorn_protocol import MAX_HEAD_BYTES, Protocol
 
 PATIENCE = 10.0
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: a\r\n"

@@ -1,0 +1,131 @@
+"""uvicorn's protocol for one connection, with limits, and careful with what it cannot parse.
+
+Written against uvicorn 0.54.0 and httptools 0.9.0: it uses members that uvicorn keeps to itself, which
+tests/gateway/http/test_uvicorn_members.py looks for.
+"""
+
+import asyncio
+import re
+from typing import ClassVar, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.failures.table import TABLE, Wording, describe
+from gateway.http.body import Reply
+from gateway.mcp.jsonrpc import error
+
+MAX_HEAD_BYTES: Final = 64 << 10
+# How long a client that is refused may go on sending before its connection is closed.
+_LINGER_SECONDS = 2.0
+_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:", re.IGNORECASE)
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's, with a limit on the head of a request, and with JSON in answer to what is no HTTP."""
+
+    wording: ClassVar = Wording("ko", "xdata.kr")
+    # How long a request may take to come whole, from its first byte.
+    request_seconds: ClassVar = 60.0
+
+    _in_head = True
+    _head_bytes = 0
+    # What has come since the last piece of a body: trailers, or framing without end.
+    _tail_bytes = 0
+    _refused = False
+    _impatience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Limits how long a new connection may say nothing."""
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def data_received(self, data: bytes) -> None:
+        """Counts a head that comes in pieces: the parser itself would take headers without end."""
+        if self._refused:
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+            if b"upgrade" in data.lower():
+                data = _without_upgrade(data)
+        else:
+            self._tail_bytes += len(data)
+        super().data_received(data)
+        if self.transport.is_closing() or self._refused:
+            return
+        if max(self._head_bytes, self._tail_bytes) > MAX_HEAD_BYTES:
+            self._refuse(431, "the headers are too large")
+        elif self._impatience is None and (self._head_bytes or not self._in_head):
+            late = "the request took too long to come"
+            self._impatience = self.loop.call_later(self.request_seconds, self._refuse, 408, late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing more is waited for."""
+        self._be_patient()
+        super().connection_lost(exc)
+
+    def on_message_complete(self) -> None:
+        """The next head begins."""
+        self._in_head = True
+        self._head_bytes = self._tail_bytes = 0
+        self._be_patient()
+        super().on_message_complete()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Passes over trailers: nobody reads them."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a piece of the body."""
+        self._tail_bytes = 0
+        super().on_body(body)
+
+    def on_headers_complete(self) -> None:
+        """A head is whole; one that came in a single piece is measured here."""
+        self._in_head = False
+        self._head_bytes = 0
+        if sum([len(value) for _, value in self.headers]) + len(self.url) > MAX_HEAD_BYTES:
+            self.app = Reply(431, self._complaint("the headers are too large"), unread=True, closing=True)
+        super().on_headers_complete()
+
+    def _be_patient(self) -> None:
+        if self._impatience is not None:
+            self._impatience.cancel()
+            self._impatience = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is no HTTP."""
+        self._refuse(400, "not a valid HTTP request")
+
+    def _refuse(self, status: int, detail: str) -> None:
+        """Answers and closes, but not at once: with unread data the closing would take the answer down with it."""
+        self._refused = True
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if self._in_head or (cycle.response_started and not self.pipeline):
+                cycle.keep_alive = False  # the answer to what came whole is due first, and is the last
+                return
+            if self.pipeline:  # another answer is due before that of the request which broke
+                self.transport.close()
+                return
+            # The body of the very request that waits for its answer: what was to answer it hears that it is too late.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        body = self._complaint(detail)
+        head = f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        self.transport.write(f"{head}connection: close\r\n\r\n".encode() + body)
+        self.transport.write_eof()
+        self.loop.call_later(_LINGER_SECONDS, self.transport.close)
+
+    def _complaint(self, detail: str) -> bytes:
+        message, data = describe("INVALID_REQUEST", {"detail": detail}, self.wording)
+        return error(b"", TABLE["INVALID_REQUEST"].code, message, data)
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Hides an offer to upgrade, which we take up for nobody: the parser would drop the body that comes with it.
+
+    The HTTP client of Java offers HTTP/2 (h2c) with every first request.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest
