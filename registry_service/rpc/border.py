@@ -12,11 +12,11 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import grpc
 import structlog
-from google.protobuf.message import Message
 
 from naru.v1 import errors_pb2
 from registry_service.errors import ServiceUnavailableError, TokenInvalidError
 from registry_service.identity.caller import CALLER
+from registry_service.rpc.audit import outcome_of, subject_of
 from registry_service.rpc.status import Context, abort, code_of, failure_of
 from registry_service.rpc.tokens import Policy, Tokens, policy_of
 from registry_service.telemetry.metrics import GRPC_REQUESTS
@@ -24,7 +24,6 @@ from registry_service.telemetry.metrics import GRPC_REQUESTS
 Behaviour: TypeAlias = Callable[[Any, Context], Any]
 
 _ID_LIMIT = 300
-_SUBJECT_FIELDS = ("client_id", "tool", "name", "version", "secret_id")
 
 _log = structlog.get_logger()
 
@@ -121,7 +120,7 @@ class Border:
             except (Exception, asyncio.CancelledError) as error:
                 await self._fail(error, request, context, started)
                 raise
-            self._succeed(request, started)
+            self._succeed(request, answer, context, started)
             return answer
 
         return border
@@ -141,7 +140,7 @@ class Border:
             except (Exception, asyncio.CancelledError) as error:
                 await self._fail(error, request, context, started)
                 raise
-            self._succeed(request, started)
+            self._succeed(request, None, context, started)
 
         return border if self._policy in (Policy.ACCOUNT, Policy.EITHER, Policy.ADMIN) else self._endless(border)
 
@@ -170,10 +169,10 @@ class Border:
         if cause is not None and self._policy not in (Policy.OPEN, Policy.TOKEN):
             raise ServiceUnavailableError(f"the service does not serve now: {cause}", cause=cause)
 
-    def _succeed(self, request: Any, started: float) -> None:
+    def _succeed(self, request: Any, answer: Any, context: Context, started: float) -> None:
         self._succeeded.inc()
         if self._policy is Policy.ADMIN:
-            self._record("OK", "", request, started)
+            self._record("OK", request, context, started, **outcome_of(answer))
 
     async def _fail(self, error: BaseException, request: Any, context: Context, started: float) -> None:
         """Ends the RPC with the status of the error; returns only if it has ended already."""
@@ -187,16 +186,23 @@ class Border:
         code = code_of(failure)
         GRPC_REQUESTS.labels(self._method, code.name).inc()
         if self._policy is Policy.ADMIN or isinstance(failure, TokenInvalidError):
-            self._record(code.name, errors_pb2.Reason.Name(failure.reason), request, started)
+            self._record(code.name, request, context, started, reason=errors_pb2.Reason.Name(failure.reason))
         await abort(context, failure)
 
-    def _record(self, code: str, reason: str, request: Any, started: float) -> None:
-        facts = {"reason": reason} if reason else {}
+    def _record(self, code: str, request: Any, context: Context, started: float, **facts: Any) -> None:
+        """Logs who asked for what: the kind of the token that was taken, and where the RPC came from."""
         caller = CALLER.get(None)
         if caller and caller.request_id:
             facts["request_id"] = caller.request_id[:_ID_LIMIT]
-        duration = round((time.perf_counter() - started) * 1000, 3)
-        _log.info("rpc", method=self._method, code=code, duration_ms=duration, **facts, **_subject(request))
+        _log.info(
+            "rpc",
+            method=self._method,
+            code=code,
+            token="refused" if caller is None else "admin" if caller.admin else "service",
+            peer=context.peer(),
+            duration_ms=round((time.perf_counter() - started) * 1000, 3),
+            **{**subject_of(request), **facts},
+        )
 
 
 def _written(behaviour: Callable[[Any, Context], AsyncIterator[Any]]) -> Callable[[Any, Context], Awaitable[None]]:
@@ -209,13 +215,3 @@ def _written(behaviour: Callable[[Any, Context], AsyncIterator[Any]]) -> Callabl
             await events.aclose()
 
     return run
-
-
-def _subject(request: Any) -> dict[str, str]:
-    """What an admin's request was about: the names in it, never its content."""
-    if not isinstance(request, Message):
-        return {}
-    inner = request.account if "account" in request.DESCRIPTOR.fields_by_name else request  # type: ignore[attr-defined]
-    fields = inner.DESCRIPTOR.fields_by_name
-    found = {name: str(getattr(inner, name))[:128] for name in _SUBJECT_FIELDS if name in fields}
-    return {name: value for name, value in found.items() if value}

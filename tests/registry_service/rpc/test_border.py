@@ -414,8 +414,11 @@ async def test_admin_rpcs_are_recorded_without_secrets(capfd):
     assert first["event"] == "rpc"
     assert first["method"] == "/naru.v1.Accounts/GetAccount"
     assert (first["code"], first["client_id"], first["request_id"]) == ("OK", "nrci_x", "r-1")
+    assert first["token"] == "admin"
+    assert first["peer"].startswith("ipv4:127.0.0.1:")
     assert first["duration_ms"] >= 0
     assert (second["code"], second["reason"]) == ("PERMISSION_DENIED", "TOKEN_INVALID")
+    assert second["token"] == "refused"
     assert ADMIN not in out
 
 
