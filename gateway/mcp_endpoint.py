@@ -7,16 +7,18 @@ Content-Type 415, Accept 406 (a notification needs none), size 413, then the mes
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from importlib.metadata import version
+from typing import NamedTuple, TypeAlias
 
 import structlog
 
 from gateway.failures.table import Failure, Wording
-from gateway.http.accept import Carriage, accept, content_type_ok, single
-from gateway.http.answers import Answer, Answers, Frame
-from gateway.http.authorization import credential_of
+from gateway.frame import Frame
+from gateway.http.accept import Accept, Carriage, accept, content_type_ok, single
+from gateway.http.answers import Answer, Answers
+from gateway.http.authorization import challenges, credential_of
 from gateway.http.body import (
     App,
     BodyTooLarge,
@@ -35,22 +37,18 @@ from gateway.http.body import (
 )
 from gateway.http.language import preferred_locale
 from gateway.mcp import jsonrpc
-from gateway.mcp.methods import (
-    KNOWN_METHODS,
-    METHODS,
-    SELF_AUTHENTICATED,
-    Edge,
-    Request,
-    authenticate,
-    failure_frame,
-    protocol_frame,
-)
-from gateway.mcp.mirrored_headers import check_modern
+from gateway.mcp.failed import failure_frame, protocol_frame
+from gateway.mcp.methods import KNOWN_METHODS, METHODS, SELF_AUTHENTICATED, one
+from gateway.mcp.mirrored_headers import Mirrored, check_modern
 from gateway.mcp.params import NO_META, meta_of
-from gateway.mcp.revisions import Era, identify
+from gateway.mcp.request import Request
+from gateway.mcp.results import Server, Shapes
+from gateway.mcp.revisions import identify, progress_token
+from gateway.registry_client import RegistryClient, Sender
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.traces import accepted_id, continued_trace, fresh_ids, new_trace
+from gateway.telemetry.record import Record
+from gateway.telemetry.traces import Trace, accepted_id, continued_trace, fresh_ids, new_trace
 
 _CORS_REQUEST_HEADERS = (
     b"authorization, content-type, accept, accept-language, last-event-id, mcp-method, mcp-name, mcp-protocol-version, "
@@ -62,16 +60,52 @@ _ACCEPTED = Reply(202)
 _MAX_SHOWN = 100
 
 
-_Answer: TypeAlias = Callable[[Request, Scope, Headers, Receive], Awaitable[App]]
+class Arrival(NamedTuple):
+    """What arrived: an HTTP request before its body was read."""
+
+    scope: Scope
+    headers: Headers
+    receive: Receive
+    accept: Accept
+    request_id: str
+    trace: Trace
+
+    def text(self, name: bytes) -> str:
+        """Returns a header's value, empty where there is none."""
+        return text(self.headers, name)
+
+    def each(self, name: bytes) -> Sequence[str]:
+        """Returns the value of every line of a header that may come once only."""
+        return each(self.scope, self.headers, name)
+
+
+class Exchange:
+    """One request on its way to its answer: what arrived, the MCP request as far as it was read, and the record of it.
+
+    `headers` are added to whatever answer there will be; `unread` says that the body has not been read.
+    """
+
+    __slots__ = ("arrival", "headers", "record", "request", "unread")
+
+    def __init__(self, arrival: Arrival, request: Request) -> None:
+        self.arrival = arrival
+        self.request = request
+        self.record = Record()
+        self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", arrival.request_id.encode())]
+        self.unread = True
+
+
+_Answer: TypeAlias = Callable[[Exchange], Awaitable[App]]
 
 
 class McpEndpoint:
-    """The ASGI application behind the MCP paths. `edge` is set when the channels are open, before the first request."""
+    """The ASGI application behind the MCP paths. `client` is set when its links are open, before the first request."""
 
-    edge: Edge
+    client: RegistryClient
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.shapes = Shapes(Server("naru", version("naru"), title="Naru", prefix=settings.meta_prefix))
         self.open = 0
         self.metrics = Metrics(lambda: self.open)
         self.log = structlog.get_logger().bind()
@@ -88,31 +122,31 @@ class McpEndpoint:
         """Answers one request, whatever comes of it; counts and logs it."""
         started = time.perf_counter()
         self.open += 1
-        headers = gathered(scope)
-        request = self._begin(scope, headers)
+        exchange = self._begin(scope, receive)
         try:
-            app = await self._guarded(request, answer(request, scope, headers, receive))
-            await app(scope, receive, _with_headers(request, send))
+            app = await self._guarded(exchange, answer(exchange))
+            await app(scope, receive, _with_headers(exchange, send))
         finally:
             self.open -= 1
-            self._record(request, scope["client"], time.perf_counter() - started)
+            self._report(exchange, scope["client"], time.perf_counter() - started)
 
-    def _begin(self, scope: Scope, headers: Headers) -> Request:
+    def _begin(self, scope: Scope, receive: Receive) -> Exchange:
+        headers = gathered(scope)
         request_id, trace_id, span_id = fresh_ids()
         request_id = accepted_id(text(headers, b"x-request-id")) or request_id
         trace = continued_trace(text(headers, b"traceparent"), text(headers, b"tracestate"), span_id)
-        settings = self.settings
-        locale = preferred_locale(text(headers, b"accept-language"), settings.locale)
+        trace = trace or new_trace(trace_id, span_id)
         accepted = accept(text(headers, b"accept") if b"accept" in headers else None)
-        return Request(
-            request_id=request_id,
-            trace=trace or new_trace(trace_id, span_id),
-            wording=Wording(locale, settings.meta_prefix),
-            accept=accepted,
-            dialect=identify(each(scope, headers, b"mcp-protocol-version"), accepted, NO_META),
+        arrival = Arrival(scope, headers, receive, accepted, request_id, trace)
+        locale = preferred_locale(text(headers, b"accept-language"), self.settings.locale)
+        request = Request(
+            dialect=identify(arrival.each(b"mcp-protocol-version"), NO_META, json_only=accepted.json_only),
+            wording=Wording(locale, self.settings.meta_prefix),
+            sender=Sender("", request_id, *trace),
         )
+        return Exchange(arrival, request)
 
-    async def _guarded(self, request: Request, answer: Awaitable[App]) -> App:
+    async def _guarded(self, exchange: Exchange, answer: Awaitable[App]) -> App:
         """Turns whatever goes wrong before an answer exists into one, the end of the grace as well."""
         hold = self.answers.hold()
         try:
@@ -120,34 +154,39 @@ class McpEndpoint:
         except asyncio.CancelledError:
             if hold.why is None or not hold.release():
                 raise
-            return self._refusal(request, self._ending(request, None))
+            return self._refusal(exchange, self._ending(exchange, None))
         except Failure as failure:
-            return self._refusal(request, failure_frame(self.edge, request, failure))
+            return self._refusal(exchange, failure_frame(self.shapes, exchange.request, failure))
         except jsonrpc.ProtocolError as error:
-            return self._refusal(request, protocol_frame(request, error))
+            return self._refusal(exchange, protocol_frame(exchange.request, error))
         except ClientGone:
-            request.outcome = "disconnected"
+            exchange.record.outcome = "disconnected"
             return silence
         except Exception as error:  # noqa: BLE001  the outermost border
-            return self._refusal(request, self._ending(request, error))
+            return self._refusal(exchange, self._ending(exchange, error))
         finally:
             self.answers.holds.discard(hold)
 
-    def _refusal(self, request: Request, frame: Frame) -> App:
+    def _refusal(self, exchange: Exchange, frame: Frame) -> App:
         """An error on HTTP 200 is carried as the client has asked for; HTTP errors are JSON for everybody."""
-        if frame.status >= 400 or request.carriage in (Carriage.JSON, Carriage.LATE):
-            return _reply(request, frame)
-        ending = partial(self._ending, request)
-        return Answer(self.answers, _alone(frame), request.carriage, cancel_on_disconnect=False, ending=ending)
+        record = exchange.record
+        carriage = Carriage(record.carriage)
+        if frame.status >= 400 or carriage in (Carriage.JSON, Carriage.LATE):
+            record.sent(frame)
+            return _reply(exchange, frame)
+        ending = partial(self._ending, exchange)
+        observe = record.sent
+        return Answer(self.answers, one(frame), carriage, cancel_on_disconnect=False, ending=ending, observe=observe)
 
-    async def _answer(self, request: Request, scope: Scope, headers: Headers, receive: Receive) -> App:
-        self.check_source(request, headers)
-        if scope["method"] != "POST":
-            return self._other_method(request, scope, headers)
-        return await self._dispatch(request, scope, headers, receive)
+    async def _answer(self, exchange: Exchange) -> App:
+        self.check_source(exchange)
+        if exchange.arrival.scope["method"] != "POST":
+            return self._other_method(exchange)
+        return await self._dispatch(exchange)
 
-    def check_source(self, request: Request, headers: Headers) -> None:
+    def check_source(self, exchange: Exchange) -> None:
         """Refuses what a web page could make a browser send (DNS rebinding), before anything else is looked at."""
+        headers = exchange.arrival.headers
         host = text(headers, b"host").lower()
         hosts = self.settings.allowed_hosts
         if host not in hosts:
@@ -159,53 +198,66 @@ class McpEndpoint:
             return
         if origin.decode("latin-1").lower() not in self.settings.allowed_origins:
             raise Failure("ORIGIN_NOT_ALLOWED")
-        request.headers += (
+        exchange.headers += (
             (b"access-control-allow-origin", origin),
             (b"access-control-expose-headers", _CORS_EXPOSED_HEADERS),
             (b"vary", b"Origin"),
         )
 
-    def _other_method(self, request: Request, scope: Scope, headers: Headers) -> App:
+    def _other_method(self, exchange: Exchange) -> App:
+        scope, headers = exchange.arrival.scope, exchange.arrival.headers
         if scope["method"] == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers:
-            request.headers += (
+            exchange.headers += (
                 (b"access-control-allow-methods", b"POST"),
                 (b"access-control-allow-headers", _allowed_headers(headers)),
                 (b"access-control-max-age", b"600"),
             )
             return Reply(204)
-        request.headers.append((b"allow", b"POST"))
+        exchange.headers.append((b"allow", b"POST"))
         raise Failure("METHOD_NOT_ALLOWED")
 
-    async def _dispatch(self, request: Request, scope: Scope, headers: Headers, receive: Receive) -> App:
-        request.credential = credential_of(each(scope, headers, b"authorization"))
-        if not content_type_ok(text(headers, b"content-type") if b"content-type" in headers else None):
+    async def _dispatch(self, exchange: Exchange) -> App:
+        arrival = exchange.arrival
+        credential = credential_of(arrival.each(b"authorization"))
+        if not content_type_ok(arrival.text(b"content-type") if b"content-type" in arrival.headers else None):
             raise Failure("UNSUPPORTED_MEDIA_TYPE")
-        message = await self._message(request, headers, receive)
+        message = await self._message(exchange)
         if isinstance(message, jsonrpc.Response):
-            return await self._posted_response(request, message)
-        self._read(request, scope, headers, message)
+            return await self._posted_response(exchange, message, credential.metadata)
+        carriage = arrival.accept.carriage or Carriage.JSON
+        carriage = carriage if message.method == "tools/call" else single(carriage)
+        exchange.record.carriage = carriage.value
+        exchange.request = request = self._read(
+            arrival, exchange.request.wording, message, carriage, credential.metadata
+        )
         if message.id is None or message.method not in SELF_AUTHENTICATED:
-            await authenticate(self.edge, request)
+            await self.client.authenticate(request.sender)
             if message.id is None:
                 return _ACCEPTED
-        modern = request.dialect.era is Era.MODERN
-        if modern:
-            check_modern(scope["headers"], message, request.meta)
+        if request.modern:
+            names = (arrival.each(name) for name in (b"mcp-protocol-version", b"mcp-method", b"mcp-name"))
+            check_modern(Mirrored(*names), message, request.meta)
         handler = METHODS[request.dialect.era].get(message.method)
         if handler is None:
             raise Failure("METHOD_NOT_FOUND", {"method": message.method[:_MAX_SHOWN]})
-        items = handler(self.edge, request)
-        ending = partial(self._ending, request)
-        return Answer(self.answers, items, request.carriage, cancel_on_disconnect=modern, ending=ending)
+        items, tool = handler(self.client, self.shapes, request)
+        exchange.record.handled(tool)
+        return Answer(
+            self.answers,
+            items,
+            carriage,
+            cancel_on_disconnect=request.modern,
+            ending=partial(self._ending, exchange),
+            observe=exchange.record.sent,
+        )
 
-    async def _message(
-        self, request: Request, headers: Headers, receive: Receive
-    ) -> jsonrpc.Message | jsonrpc.Response:
+    async def _message(self, exchange: Exchange) -> jsonrpc.Message | jsonrpc.Response:
         """Reads the message. Only a notification, which is answered without a body, may be asked for in no form."""
-        acceptable = request.accept.carriage is not None
+        arrival = exchange.arrival
+        acceptable = arrival.accept.carriage is not None
         try:
-            body = await whole_body(headers, receive, self.settings.max_body_bytes)
-            request.unread = False
+            body = await whole_body(arrival.headers, arrival.receive, self.settings.max_body_bytes)
+            exchange.unread = False
             message = jsonrpc.decode(body)
         except (jsonrpc.ProtocolError, BodyTooLarge) as error:
             if not acceptable:
@@ -217,69 +269,85 @@ class McpEndpoint:
             raise Failure("NOT_ACCEPTABLE")
         return message
 
-    async def _posted_response(self, request: Request, response: jsonrpc.Response) -> App:
-        await authenticate(self.edge, request)
-        if request.dialect.era is Era.MODERN:
+    async def _posted_response(self, exchange: Exchange, response: jsonrpc.Response, authorization: str) -> App:
+        await self.client.authenticate(exchange.request.sender._replace(authorization=authorization))
+        if exchange.request.modern:
             raise jsonrpc.ProtocolError("INVALID_REQUEST", "clients do not post responses", response.id)
         return _ACCEPTED
 
-    def _read(self, request: Request, scope: Scope, headers: Headers, message: jsonrpc.Message) -> None:
-        """Takes down what the message and its headers say about how to treat it."""
-        request.message = message
-        request.meta = meta = meta_of(message)
-        versions = each(scope, headers, b"mcp-protocol-version")
-        request.dialect = identify(versions, request.accept, meta, message.method)
-        carriage = request.accept.carriage or Carriage.JSON
-        request.carriage = carriage if message.method == "tools/call" else single(carriage)
-        request.lane = text(headers, b"x-mcp-env-scope")[:_MAX_SHOWN]
-        request.session_id = accepted_id(text(headers, b"mcp-session-id"))
+    def _read(
+        self, arrival: Arrival, wording: Wording, message: jsonrpc.Message, carriage: Carriage, authorization: str
+    ) -> Request:
+        """Reads what the message and its headers say about how to treat it."""
+        meta = meta_of(message)
+        versions = arrival.each(b"mcp-protocol-version")
+        dialect = identify(versions, meta, message.method, json_only=arrival.accept.json_only)
+        trace = arrival.trace
         if meta.traceparent:
-            span_id = request.trace.traceparent[36:52]
-            request.trace = continued_trace(meta.traceparent, meta.tracestate, span_id) or request.trace
+            trace = continued_trace(meta.traceparent, meta.tracestate, trace.traceparent[36:52]) or trace
+        streams = carriage is not Carriage.JSON
+        negotiated = carriage in (Carriage.SSE, Carriage.NDJSON)
+        return Request(
+            dialect,
+            wording,
+            Sender(authorization, arrival.request_id, *trace),
+            message,
+            meta,
+            lane=arrival.text(b"x-mcp-env-scope")[:_MAX_SHOWN],
+            session_id=accepted_id(arrival.text(b"mcp-session-id")),
+            streams=streams,
+            progress_token=progress_token(dialect, meta, message.id or b"", negotiated=negotiated) if streams else None,
+        )
 
-    def _ending(self, request: Request, error: Exception | None) -> Frame:
+    def _ending(self, exchange: Exchange, error: Exception | None) -> Frame:
         """The last frame of an answer that has none of its own: the grace is over, or something unforeseen happened."""
-        trace_id = request.trace.trace_id
+        request = exchange.request
+        trace_id = request.sender.trace_id
         if error is not None:
-            self.log.error("unforeseen", exc_info=error, request_id=request.request_id, trace_id=trace_id)
-            return failure_frame(self.edge, request, Failure("INTERNAL", {"trace_id": trace_id}))
-        reason = "CALL_OUTCOME_UNKNOWN" if request.method == "tools/call" else "SERVICE_UNAVAILABLE"
-        return failure_frame(self.edge, request, Failure(reason))
+            self.log.error("unforeseen", exc_info=error, request_id=request.sender.request_id, trace_id=trace_id)
+            failure = Failure("INTERNAL", {"trace_id": trace_id})
+        else:
+            failure = Failure("CALL_OUTCOME_UNKNOWN" if request.method == "tools/call" else "SERVICE_UNAVAILABLE")
+        return failure_frame(self.shapes, request, failure, exchange.record.call_id)
 
-    def _record(self, request: Request, client: tuple[str, int] | None, seconds: float) -> None:
+    def _report(self, exchange: Exchange, client: tuple[str, int] | None, seconds: float) -> None:
         """Counts and logs a request. Nothing that a client made up becomes a label."""
+        request, record = exchange.request, exchange.record
         method = request.method
         if method and method not in KNOWN_METHODS:
             method = "other" if request.id else "notification"
-        era, carriage = request.dialect.era.value, request.carriage.value
-        self.metrics.request(method or "none", era, carriage, request.outcome, seconds)
+        era = request.dialect.era.value
+        self.metrics.request(method or "none", era, record.carriage, record.outcome, seconds)
         self.log.info(
             "request",
-            request_id=request.request_id,
-            trace_id=request.trace.trace_id,
-            call_id=request.call_id,
+            request_id=request.sender.request_id,
+            trace_id=request.sender.trace_id,
+            call_id=record.call_id,
             method=request.method[:_MAX_SHOWN],
-            tool=request.tool[:_MAX_SHOWN],
+            tool=record.tool[:_MAX_SHOWN],
             era=era,
-            carriage=carriage,
-            status=request.status,
-            outcome=request.outcome,
+            carriage=record.carriage,
+            status=record.status,
+            outcome=record.outcome,
             client=client[0] if client else "",
             duration_ms=round(seconds * 1000, 3),
         )
 
 
-def _with_headers(request: Request, send: Send) -> Send:
+def _with_headers(exchange: Exchange, send: Send) -> Send:
     """Adds the request's own headers to its answer, and notes how it was answered."""
+    record = exchange.record
 
     async def sending(event: Event) -> None:
         if event["type"] == "http.response.start":
-            request.status = event["status"]
+            record.status = event["status"]
             headers = event["headers"]
-            if request.carriage is Carriage.LATE:
+            if record.carriage == Carriage.LATE.value:
                 streamed = (b"content-type", b"text/event-stream") in headers
-                request.carriage = Carriage.SSE if streamed else Carriage.JSON
-            event["headers"] = [*headers, *request.headers]
+                record.carriage = (Carriage.SSE if streamed else Carriage.JSON).value
+            if record.status == 401:
+                exchange.headers += challenges(exchange.arrival.each(b"authorization"))
+            event["headers"] = [*headers, *exchange.headers]
         await send(event)
 
     return sending
@@ -292,13 +360,9 @@ def _allowed_headers(headers: Headers) -> bytes:
     return b", ".join([_CORS_REQUEST_HEADERS, *mirrored])
 
 
-def _reply(request: Request, frame: Frame) -> Reply:
+def _reply(exchange: Exchange, frame: Frame) -> Reply:
     headers = [(name.lower().encode(), value.encode()) for name, value in frame.headers.items()]
-    return Reply(frame.status, frame.body, headers, request.unread, closing=request.outcome == "BODY_TOO_LARGE")
-
-
-async def _alone(frame: Frame) -> AsyncGenerator[Frame, None]:
-    yield frame
+    return Reply(frame.status, frame.body, headers, exchange.unread, closing=frame.outcome == "BODY_TOO_LARGE")
 
 
 class Elsewhere:
@@ -312,10 +376,10 @@ class Elsewhere:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._endpoint.carry(scope, receive, send, self._answer)
 
-    async def _answer(self, request: Request, _scope: Scope, headers: Headers, _receive: Receive) -> App:
-        self._endpoint.check_source(request, headers)
+    async def _answer(self, exchange: Exchange) -> App:
+        self._endpoint.check_source(exchange)
         if self._allow:
-            request.headers.append((b"allow", self._allow))
+            exchange.headers.append((b"allow", self._allow))
         raise Failure(self._reason)
 
 
@@ -329,6 +393,6 @@ class Document:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._endpoint.carry(scope, receive, send, self._answer)
 
-    async def _answer(self, request: Request, _scope: Scope, headers: Headers, _receive: Receive) -> App:
-        self._endpoint.check_source(request, headers)
+    async def _answer(self, exchange: Exchange) -> App:
+        self._endpoint.check_source(exchange)
         return self._reply

@@ -8,10 +8,9 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from gateway.http.language import Locale
 from naru.environment import (
     LEVELS,
     Bind,
@@ -26,6 +25,8 @@ from naru.environment import (
     one_of,
     visible,
 )
+
+Locale: TypeAlias = Literal["ko", "en"]
 
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 # The prefix of a `_meta` key (MCP, basic/index): labels that start with a letter, joined by dots.

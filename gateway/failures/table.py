@@ -9,35 +9,12 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-import grpc
+from gateway.failures.sentences import Sentences, next_action, sentence
+from gateway.failures.sentences_en import EN
+from gateway.failures.sentences_ko import KO
+from gateway.settings import Locale
 
-from gateway.failures.sentences import next_action, sentence
-from gateway.http.language import Locale
-from naru.v1 import wire
-
-# How gRPC words the failures of a request that no connection ever carried. There is no other sign of it in grpc.aio:
-# initial metadata that never came says nothing, since the registry may have admitted the call and died before it.
-_NEVER_SENT = (
-    "connections to all backends failing",
-    "failed to connect to all addresses",
-    "errors resolving ",
-    "DNS resolution failed",
-    "empty address list",
-    "CLIENT: Sent message larger than max",
-)
-_TOO_LARGE_REQUEST = ("CLIENT: Sent message larger than max", "SERVER: Received message larger than max")
-_TOO_LARGE_RESULT = ("CLIENT: Received message larger than max", "SERVER: Sent message larger than max")
-# What a read-only RPC without an ErrorInfo may be asked again for.
-_TRANSIENT = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.UNIMPLEMENTED,
-    }
-)
+SENTENCES: Mapping[Locale, Mapping[str, Sentences]] = {"ko": KO, "en": EN}
 
 
 class Surface(Enum):
@@ -148,13 +125,13 @@ def describe(
 
     A bare object holds the four members of the Agent Builder contract only.
     """
-    entry = TABLE[reason]
+    entry, sentences = TABLE[reason], SENTENCES[wording.locale][reason]
     safe = bool(facts.get("safe_to_retry", entry.safe_to_retry))
     data: dict[str, Any] = {
         "reason": reason,
         "error_code": entry.error_code,
         "safe_to_retry": safe,
-        "next_action": next_action(reason, safe_to_retry=safe, locale=wording.locale, detail=facts.get("detail")),
+        "next_action": next_action(sentences, safe_to_retry=safe, detail=facts.get("detail")),
     }
     if not bare:
         if entry.next_method:
@@ -162,7 +139,7 @@ def describe(
         for name, fact in facts.items():
             if fact is not None:
                 data.setdefault(_WIRE_NAMES.get(name, name), fact)
-    return sentence(reason, facts, wording.locale), data
+    return sentence(sentences, facts), data
 
 
 # Members that MCP itself names.
@@ -175,42 +152,3 @@ def described_violations(facts: Mapping[str, Any]) -> str:
     if not isinstance(violations, list):
         return ""
     return "".join(f"\n- arguments{item.get('pointer', '')}: {item.get('message', '')}" for item in violations)
-
-
-def failure_of(error: grpc.aio.AioRpcError, *, may_have_run: bool) -> Failure:
-    """Names what an RPC failed of. `may_have_run` says that the RPC was one that does something (CallTool).
-
-    A status with an ErrorInfo of the registry tells it. Without one the link failed: a request that provably was not
-    sent is SERVICE_UNAVAILABLE; of any other the outcome is unknown, unless the RPC only reads.
-    """
-    info = wire.unpack_status(error.trailing_metadata())
-    if info is not None:
-        return _registry_failure(info.reason, info.facts, may_have_run=may_have_run)
-    details = error.details() or ""
-    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        if any(text in details for text in _TOO_LARGE_RESULT):
-            return Failure("RESULT_TOO_LARGE" if may_have_run else "INTERNAL", {"safe_to_retry": False})
-        if any(text in details for text in _TOO_LARGE_REQUEST):
-            return Failure("BODY_TOO_LARGE")
-    if details.startswith(_NEVER_SENT) or error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return Failure("SERVICE_UNAVAILABLE")
-    if may_have_run:
-        return Failure("CALL_OUTCOME_UNKNOWN")
-    return Failure("SERVICE_UNAVAILABLE" if error.code() in _TRANSIENT else "INTERNAL")
-
-
-def _registry_failure(reason: str, facts: dict[str, Any], *, may_have_run: bool) -> Failure:
-    if reason in TABLE:
-        return Failure(reason, facts)
-    if reason == "PAGE_TOKEN_INVALID":
-        return Failure("INVALID_PARAMS", {"detail": "params.cursor was not issued by this server"})
-    if reason == "TOKEN_INVALID":  # ours, not the client's: the registry refused before it did anything
-        return Failure("SERVICE_UNAVAILABLE")
-    # A reason that a newer registry knows and we do not.
-    return Failure("CALL_OUTCOME_UNKNOWN" if may_have_run else "INTERNAL")
-
-
-def is_token_refused(error: grpc.aio.AioRpcError) -> bool:
-    """Says whether the registry refused the gateway's own token (GATEWAY_REGISTRY_TOKEN)."""
-    info = wire.unpack_status(error.trailing_metadata())
-    return info is not None and info.reason == "TOKEN_INVALID"

@@ -8,38 +8,25 @@ helper, which is the only other writer: the two take turns.
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
+from gateway.frame import Frame, Item, Progress
 from gateway.http.accept import Carriage
-from gateway.mcp.progress import EARLY, Pace, Progress, progress_message
-
-NO_HEADERS: Mapping[str, str] = {}
+from gateway.http.pace import EARLY, Pace
 
 # How long a client that does not read may hold up the last frame once the grace is over.
 FAREWELL_SECONDS: Final = 1.0
 
 
-class Frame(NamedTuple):
-    """One JSON-RPC message, as JSON text; `status` and `headers` matter while nothing has been sent.
-
-    A frame without a body that is not the last says that the call was admitted: it opens an SSE stream, and everywhere
-    its headers are added to those of the answer. A last frame without a body ends a stream without a message.
-    """
-
-    body: bytes
-    last: bool = True
-    status: int = 200
-    headers: Mapping[str, str] = NO_HEADERS
-
-
-Item: TypeAlias = Frame | Progress
 # What ends an answer early: None, the grace is over; otherwise what the messages failed with.
 Ending: TypeAlias = Callable[[Exception | None], Frame]
+# Hears of each Frame that is about to be sent, whether or not anybody still reads it.
+Observe: TypeAlias = Callable[[Frame], None]
 
 
 class _Form(NamedTuple):
@@ -110,6 +97,10 @@ def _nothing() -> None:
     pass
 
 
+def _ignore(_frame: Frame) -> None:
+    pass
+
+
 class Answers:
     """The answers that this process is carrying, and how patient it is with them.
 
@@ -147,8 +138,8 @@ class Answer:
 
     With `cancel_on_disconnect`, items are cancelled (CancelledError is raised inside) as soon as the client goes;
     without, they run on to their end unheard. They are closed once the last frame was sent. `ending` supplies the last
-    frame where items cannot. A first frame with a status of 400 or more is sent as JSON, whatever the carriage.
-    The request's body must have been read.
+    frame where items cannot, and `observe` hears of each frame. A first frame with a status of 400 or more is sent as
+    JSON, whatever the carriage. The request's body must have been read.
     """
 
     def __init__(
@@ -159,15 +150,20 @@ class Answer:
         *,
         cancel_on_disconnect: bool,
         ending: Ending,
+        observe: Observe = _ignore,
     ) -> None:
         self._answers = answers
         self._items = items
         self._carriage = carriage
         self._cancel_on_disconnect = cancel_on_disconnect
         self._ending = ending
+        self._observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        page = _Page(send) if self._carriage is Carriage.JSON else _Stream(send, self._carriage, self._answers)
+        if self._carriage is Carriage.JSON:
+            page = _Page(send, self._observe)
+        else:
+            page = _Stream(send, self._observe, self._carriage, self._answers)
         try:
             last = await self._carry(page, receive)
             if last is not None:
@@ -220,8 +216,9 @@ async def _watch(receive: Receive, hold: _Hold) -> None:
 class _Page:
     """One JSON object: everything but the last frame is passed over."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, observe: Observe) -> None:
         self._send = send
+        self._observe = observe
         self._headers: dict[str, str] = {}
 
     async def carry(self, items: AsyncGenerator[Item, None]) -> Frame:
@@ -230,11 +227,13 @@ class _Page:
             if isinstance(item, Frame):
                 if item.last:
                     return item
+                self._observe(item)
                 self._headers.update(item.headers)
         raise RuntimeError("the messages of an answer ended without a last frame")
 
     async def finish(self, last: Frame) -> None:
         """Writes the last frame and ends the answer."""
+        self._observe(last)
         self._headers.update(last.headers)
         length = b"%d" % len(last.body)
         with suppress(OSError):  # some servers tell so that the client has gone
@@ -256,8 +255,8 @@ class _Stream(_Page):
     them is writing; the timer leaves the task alone while it does, and the task waits for the helper.
     """
 
-    def __init__(self, send: Send, carriage: Carriage, answers: Answers) -> None:
-        super().__init__(send)
+    def __init__(self, send: Send, observe: Observe, carriage: Carriage, answers: Answers) -> None:
+        super().__init__(send, observe)
         self._form = _NDJSON if carriage is Carriage.NDJSON else _SSE
         self._late = carriage is Carriage.LATE
         self._answers = answers
@@ -277,6 +276,7 @@ class _Stream(_Page):
                 continue
             if item.last:
                 return item
+            self._observe(item)
             self._headers.update(item.headers)
             if item.body:
                 await self._write(self._framed(item.body))
@@ -290,9 +290,10 @@ class _Stream(_Page):
         if not self._started and (self._late or last.status >= 400):
             await super().finish(last)
             return
+        self._observe(last)
         self._headers.update(last.headers)
         waiting = self._pace.flush()
-        data = self._framed(progress_message(waiting)) if waiting else b""
+        data = self._framed(waiting.message()) if waiting else b""
         if last.body:
             data += self._framed(last.body)
         await self._put(data, more=False, status=last.status)
@@ -317,7 +318,7 @@ class _Stream(_Page):
         if ready is None:
             self._arm()
         else:
-            await self._write(self._framed(progress_message(ready)))
+            await self._write(self._framed(ready.message()))
 
     def _framed(self, message: bytes) -> bytes:
         return b"".join((self._form.before, one_line(message), self._form.after))
@@ -379,7 +380,7 @@ class _Stream(_Page):
     async def _speak(self) -> None:
         try:
             waiting = self._pace.take(self._loop.time())
-            await self._put(self._framed(progress_message(waiting)) if waiting else self._form.silence)
+            await self._put(self._framed(waiting.message()) if waiting else self._form.silence)
         finally:
             self._busy = False
             self._helper = None

@@ -54,16 +54,19 @@ def credential_of(values: Sequence[str]) -> Credential:
     raise Unauthenticated(tried=False)
 
 
-def challenges(failure: Failure) -> list[tuple[bytes, bytes]]:
-    """Returns the `WWW-Authenticate` lines of a 401, Bearer first: some clients look no further than the first word.
+def challenges(values: Sequence[str]) -> list[tuple[bytes, bytes]]:
+    """Returns the `WWW-Authenticate` lines of a 401 to these `Authorization` headers, Bearer first.
 
-    A browser shows its own password box when it sees Basic, so that is only offered to those who tried it.
+    Some clients look no further than the first word. A browser shows its own password box when it sees Basic, so that
+    is only offered to those who tried it.
     """
-    if not isinstance(failure, Unauthenticated):
-        return []
-    bearer = b'Bearer error="invalid_token"' if failure.tried else b"Bearer"
-    lines = [(b"www-authenticate", bearer)]
-    if failure.basic:
+    tried, basic = True, False
+    try:
+        basic = credential_of(values).basic
+    except Unauthenticated as failure:
+        tried, basic = failure.tried, failure.basic
+    lines = [(b"www-authenticate", b'Bearer error="invalid_token"' if tried else b"Bearer")]
+    if basic:
         lines.append((b"www-authenticate", b'Basic realm="mcp", charset="UTF-8"'))
     return lines
 

@@ -1,11 +1,9 @@
 """What ASGI leaves to its applications: header look-ups, whole replies, bodies with a limit."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
-
-from gateway.mcp.mirrored_headers import values
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Event: TypeAlias = MutableMapping[str, Any]
@@ -40,6 +38,11 @@ def gathered(scope: Scope) -> Headers:
 def text(headers: Headers, name: bytes) -> str:
     """Returns a header's value, empty where there is none."""
     return headers.get(name, b"").decode("latin-1").strip(" \t")
+
+
+def values(raw: Iterable[tuple[bytes, bytes]], name: bytes) -> list[str]:
+    """Returns every value of a header, white space around it removed. `raw` is the ASGI list, `name` in lower case."""
+    return [value.strip(b" \t").decode("latin-1") for key, value in raw if key == name]
 
 
 def each(scope: Scope, headers: Headers, name: bytes) -> Sequence[str]:

@@ -1,10 +1,8 @@
 """Which language a client wants its sentences in. Pure."""
 
 from functools import lru_cache
-from typing import Literal, TypeAlias
 
-Locale: TypeAlias = Literal["ko", "en"]
-
+from gateway.settings import Locale
 
 # Longer headers are read each time, so that nobody can fill the cache with megabytes.
 _CACHED_LENGTH = 256

@@ -1,29 +1,20 @@
-"""One JSON-RPC 2.0 message: strict decoding, envelope rules, ids and the shapes that answer it. Pure.
+"""One JSON-RPC 2.0 message: envelope rules, ids and the shapes that answer it. Pure.
 
-A body is decoded as UTF-8 and scanned whole once, before any of it is used: what passes has no duplicate keys, no
-nesting deeper than 64, no NaN, no lone surrogates and no raw control characters, so that everybody who reads a slice of
-it later (schema check, endpoint, log) reads the same values. The slices themselves are never re-encoded: digits, key
-order and unknown members stay as sent.
+A body is scanned by `strict_json` before any of it is used. Its slices are never re-encoded: digits, key order and
+unknown members stay as sent.
 """
 
-import json
 import re
-from array import array
 from collections.abc import Mapping
-from itertools import accumulate
-from typing import Literal, NoReturn
+from typing import Literal
 
 import msgspec
 from msgspec import Raw
 
-MAX_DEPTH = 64
-# Four million bytes can hold two million arrays or members, whose reading would keep everybody else waiting.
-MAX_CONTAINERS = 200_000
-MAX_MEMBERS = 200_000
+from gateway.mcp import strict_json
+
 # Every progress frame repeats the progress token, which may be the id; every answer repeats the id.
 MAX_ID_BYTES = 4096
-# Above this many bytes a body is looked at whole before it is read.
-_LARGE = 256 << 10
 
 NO_FACTS: Mapping[str, object] = {}
 _ABSENT = Raw(b"")
@@ -89,30 +80,9 @@ class _Envelope(msgspec.Struct):
     error: Raw = _ABSENT
 
 
-class _RefusedError(ValueError):
-    """JSON that the grammar allows and Naru refuses."""
-
-
-def _without_duplicates(pairs: list[tuple[str, object]]) -> None:
-    if len(dict(pairs)) != len(pairs):
-        raise _RefusedError("an object has a duplicate key")
-
-
-def _refuse_constant(_name: str) -> NoReturn:
-    raise _RefusedError("NaN and Infinity are not JSON")
-
-
-# Numbers are only measured: converting them would be quadratic in their length, and nothing here needs their values.
-_scan = json.JSONDecoder(
-    object_pairs_hook=_without_duplicates, parse_int=len, parse_float=len, parse_constant=_refuse_constant
-).decode
 _request = msgspec.json.Decoder(_Request).decode
 _envelope = msgspec.json.Decoder(_Envelope).decode
 
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
-_SURROGATE_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NUMBER = re.compile(rb"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)0*([0-9]+))?")
 
 
@@ -122,7 +92,10 @@ def decode(body: bytes) -> Message | Response:
     Raises ProtocolError: PARSE_ERROR (not JSON, or JSON that Naru refuses; no id), INVALID_REQUEST (not one JSON-RPC
     2.0 message; a batch is none since 2025-06-18) or INVALID_PARAMS (`params` is not an object).
     """
-    _check_text(body)
+    try:
+        strict_json.check(body)
+    except strict_json.RefusedError as refused:
+        raise ProtocolError("PARSE_ERROR", str(refused)) from None
     try:
         request = _request(body)
     except msgspec.ValidationError:
@@ -177,46 +150,6 @@ def obj(members: Mapping[str, bytes]) -> bytes:
 
 
 text = msgspec.json.encode
-
-
-def _check_text(body: bytes) -> None:
-    try:
-        decoded = body.decode()
-        if len(body) > _LARGE or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
-            _check_shape(body)
-        _scan(decoded)
-        if b"\\ud" in body or b"\\uD" in body:
-            _check_surrogates(body)
-    except UnicodeDecodeError:
-        raise ProtocolError("PARSE_ERROR", "the body is not UTF-8") from None
-    except _RefusedError as refused:
-        raise ProtocolError("PARSE_ERROR", str(refused)) from None
-    except ValueError:
-        raise ProtocolError("PARSE_ERROR", "the body is not JSON") from None
-
-
-def _check_shape(body: bytes) -> None:
-    """Refuses what is nested deeper than MAX_DEPTH or has too many parts, without recursion and in linear time.
-
-    With the escapes gone every quote delimits a string, so that the even parts are what lies outside strings. What is
-    left of those are brackets, each of which is a step down or up.
-    """
-    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    outside = b"".join(unescaped.split(b'"')[::2])
-    steps = array("b", outside.translate(_STEPS, _NO_BRACKETS))
-    if len(steps) > 2 * MAX_CONTAINERS:
-        raise _RefusedError(f"more than {MAX_CONTAINERS} arrays and objects")
-    if outside.count(b":") > MAX_MEMBERS:
-        raise _RefusedError(f"more than {MAX_MEMBERS} members of objects")
-    if max(accumulate(steps), default=0) > MAX_DEPTH:
-        raise _RefusedError(f"nested deeper than {MAX_DEPTH}")
-
-
-def _check_surrogates(body: bytes) -> None:
-    """Refuses `\\ud800` escapes without their partner: no UTF-8 can carry them on."""
-    paired = _SURROGATE_PAIR.sub(b"-", body.replace(b"\\\\", b"-"))
-    if _SURROGATE.search(paired):
-        raise _RefusedError("a string has a lone surrogate")
 
 
 def _is_integral(raw: bytes) -> bool:

@@ -3,8 +3,8 @@
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -13,11 +13,9 @@ from gateway.mcp.jsonrpc import Message, ProtocolError, string
 from gateway.mcp.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION, Meta
 from gateway.mcp.revisions import LATEST, SUPPORTED
 
-RawHeaders: TypeAlias = Iterable[tuple[bytes, bytes]]
-
-VERSION = b"mcp-protocol-version"
-METHOD = b"mcp-method"
-NAME = b"mcp-name"
+VERSION = "mcp-protocol-version"
+METHOD = "mcp-method"
+NAME = "mcp-name"
 
 # The parameter that Mcp-Name repeats, by method.
 _NAMED_BY: Mapping[str, str] = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
@@ -34,12 +32,15 @@ class _Named(msgspec.Struct):
 _named = msgspec.json.Decoder(_Named).decode
 
 
-def values(raw: RawHeaders, name: bytes) -> list[str]:
-    """Every value of a header, white space around it removed. `raw` is the ASGI list, `name` in lower case."""
-    return [value.strip(b" \t").decode("latin-1") for key, value in raw if key == name]
+class Mirrored(NamedTuple):
+    """The values of every line of the headers that repeat what the body says."""
+
+    versions: Sequence[str]
+    methods: Sequence[str]
+    names: Sequence[str]
 
 
-def check_modern(raw: RawHeaders, message: Message, meta: Meta) -> None:
+def check_modern(sent: Mirrored, message: Message, meta: Meta) -> None:
     """Holds a modern request's headers against its body, in the order of the official SDK.
 
     Raises ProtocolError with status 400: HEADER_MISMATCH for a repeated routing header, UNSUPPORTED_PROTOCOL_VERSION
@@ -47,18 +48,18 @@ def check_modern(raw: RawHeaders, message: Message, meta: Meta) -> None:
     INVALID_PARAMS for `_meta` without what each request must say, HEADER_MISMATCH for headers that are missing or say
     something else, then UNSUPPORTED_PROTOCOL_VERSION for the version of `_meta`.
     """
-    sent = {name: values(raw, name) for name in (VERSION, METHOD, NAME)}
-    for name, lines in sent.items():
+    for name, lines in zip((VERSION, METHOD, NAME), sent, strict=True):
         if len(lines) > 1:
-            raise _mismatch(message, f"the {name.decode()} header is repeated")
-    if sent[VERSION] and sent[VERSION] != [LATEST] and not meta.claims_version:
-        raise _unsupported(message, sent[VERSION][0])
+            raise _mismatch(message, f"the {name} header is repeated")
+    version = sent.versions[0] if sent.versions else None
+    if version is not None and version != LATEST and not meta.claims_version:
+        raise _unsupported(message, version)
     _check_meta(message, meta)
-    if sent[VERSION] != [meta.protocol_version]:
+    if version != meta.protocol_version:
         raise _mismatch(message, "the mcp-protocol-version header is not the version of params._meta")
-    if sent[METHOD] != [message.method]:
+    if not sent.methods or sent.methods[0] != message.method:
         raise _mismatch(message, "the mcp-method header is not the method of the body")
-    _check_name(message, sent[NAME])
+    _check_name(message, sent.names)
     if meta.protocol_version != LATEST:
         raise _unsupported(message, meta.protocol_version)
 
@@ -94,7 +95,7 @@ def _check_meta(message: Message, meta: Meta) -> None:
         raise ProtocolError("INVALID_PARAMS", fault, message.id)
 
 
-def _check_name(message: Message, lines: list[str]) -> None:
+def _check_name(message: Message, lines: Sequence[str]) -> None:
     member = _NAMED_BY.get(message.method)
     if member is None:
         return

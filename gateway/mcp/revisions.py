@@ -1,18 +1,13 @@
-"""Which contract and MCP revision a request speaks, and how each of them shapes results. Pure.
+"""Which contract and MCP revision a request speaks. Pure.
 
 Nothing is remembered between requests: everything here follows from the Accept header, the MCP-Protocol-Version header
 and `params._meta` of the one request.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-import msgspec
-from msgspec import Raw
-
-from gateway.http.accept import Accept, Carriage
-from gateway.mcp.jsonrpc import obj, text
 from gateway.mcp.params import Meta
 
 LATEST = "2026-07-28"
@@ -21,11 +16,6 @@ LATEST_LEGACY = "2025-11-25"
 ASSUMED = "2025-03-26"
 LEGACY = (LATEST_LEGACY, "2025-06-18", ASSUMED, "2024-11-05")
 SUPPORTED = (LATEST, *LEGACY)
-
-SERVER_INFO = "io.modelcontextprotocol/serverInfo"
-
-TOOLS_TTL_MS = 5_000
-DISCOVER_TTL_MS = 3_600_000
 
 
 class Era(Enum):
@@ -44,16 +34,6 @@ class Dialect(NamedTuple):
     named: bool = False
 
 
-class Server(NamedTuple):
-    """How Naru introduces itself; `prefix` is that of its own `_meta` keys."""
-
-    name: str
-    version: str
-    title: str = ""
-    instructions: str = ""
-    prefix: str = "xdata.kr"
-
-
 _AGENT_BUILDER = Dialect(Era.AGENT_BUILDER, LATEST_LEGACY)
 _UNNAMED = Dialect(Era.LEGACY, ASSUMED)
 _MODERN = Dialect(Era.MODERN, LATEST, named=True)
@@ -62,13 +42,14 @@ _NAMED: Mapping[str, Dialect] = {
 }
 
 
-def identify(versions: Sequence[str], accept: Accept, meta: Meta, method: str = "") -> Dialect:
+def identify(versions: Sequence[str], meta: Meta, method: str = "", *, json_only: bool) -> Dialect:
     """Finds out what a request speaks.
 
-    `versions` holds every value of its MCP-Protocol-Version header. MODERN means that it has to pass
-    `headers.check_modern`, which refuses versions that nobody serves, and any contradiction between header and `_meta`.
+    `json_only` says that its client admits `application/json` and no stream; `versions` holds every value of its
+    MCP-Protocol-Version header. MODERN means that it has to pass `mirrored_headers.check_modern`, which refuses
+    versions that nobody serves, and any contradiction between header and `_meta`.
     """
-    if accept.json_only and not meta.claims_version:
+    if json_only and not meta.claims_version:
         return _AGENT_BUILDER
     if not versions:
         return _MODERN if meta.claims_version else _UNNAMED
@@ -92,133 +73,11 @@ def arguments_are_protocol_errors(dialect: Dialect) -> bool:
     return dialect.era is Era.LEGACY and dialect.named and dialect.revision < LATEST_LEGACY
 
 
-def progress_token(dialect: Dialect, accept: Accept, meta: Meta, request_id: bytes) -> bytes | None:
-    """The token (JSON text) under which a call reports progress; None: it reports none.
+def progress_token(dialect: Dialect, meta: Meta, request_id: bytes, *, negotiated: bool) -> bytes | None:
+    """Returns the token (JSON text) under which a call reports progress on a stream; None: it reports none.
 
-    A client of the xData contract, which admits a stream and nothing else, gets progress without asking for it.
+    A client that negotiated a stream gets progress without asking for it (the xData contract), unless it is modern.
     """
-    if accept.carriage is Carriage.JSON:
-        return None
-    if meta.progress_token is None and dialect.era is not Era.MODERN and (accept.only_sse or accept.only_ndjson):
+    if meta.progress_token is None and negotiated and dialect.era is not Era.MODERN:
         return request_id
     return meta.progress_token
-
-
-class Shapes:
-    """Result objects, as JSON text, in the shape that each dialect demands. What never changes is built once."""
-
-    def __init__(self, server: Server) -> None:
-        info = {"name": server.name, "version": server.version}
-        if server.title:
-            info["title"] = server.title
-        self._info = text(info)
-        self._instructions = text(server.instructions) if server.instructions else b""
-        self._prefix = server.prefix
-        self._error_key = f"{server.prefix}/error"
-        self._lane_key = f"{server.prefix}/lane"
-        self._own_meta = {SERVER_INFO: self._info}
-        self._modern_tail = b',"_meta":' + obj(self._own_meta) + b"}"
-        self._discover = self._build_discover()
-
-    def initialize(self, dialect: Dialect, requested: str) -> bytes:
-        """The result of `initialize`: Agent Builder's own shape, otherwise the revision asked for if it is served."""
-        if dialect.era is Era.AGENT_BUILDER:
-            return b'{"protocolVersion":"%b","capabilities":{},"serverInfo":{}}' % LATEST_LEGACY.encode()
-        return obj(
-            {
-                "protocolVersion": text(requested if requested in LEGACY else LATEST_LEGACY),
-                "capabilities": b'{"tools":{}}',
-                "serverInfo": self._info,
-                "instructions": self._instructions,
-            }
-        )
-
-    def discover(self) -> bytes:
-        """The result of `server/discover`."""
-        return self._discover
-
-    def empty(self, dialect: Dialect) -> bytes:
-        """A result that says nothing."""
-        return b'{"resultType":"complete"' + self._modern_tail if dialect.era is Era.MODERN else b"{}"
-
-    def tools_list(
-        self, dialect: Dialect, entries: Iterable[tuple[bytes, bytes]], lane: str, next_cursor: str = ""
-    ) -> bytes:
-        """The result of `tools/list`. An entry is the JSON text of a tool, and of its legacy form or b""."""
-        modern = dialect.era is Era.MODERN
-        tools = b",".join([tool if modern or not legacy else legacy for tool, legacy in entries])
-        lane_meta = {self._lane_key: text(lane)}
-        return obj(
-            {
-                "resultType": b'"complete"' if modern else b"",
-                "tools": b"[" + tools + b"]",
-                "nextCursor": text(next_cursor) if next_cursor else b"",
-                "ttlMs": b"%d" % TOOLS_TTL_MS if modern else b"",
-                "cacheScope": b'"private"' if modern else b"",
-                "_meta": obj(lane_meta | self._own_meta if modern else lane_meta),
-            }
-        )
-
-    def call(
-        self,
-        dialect: Dialect,
-        content: bytes,
-        structured: bytes = b"",
-        is_error: bool = False,
-        meta: bytes = b"",
-        error: bytes = b"",
-    ) -> bytes:
-        """The result of `tools/call`.
-
-        `content` is the JSON text of the blocks, `structured` of the structured content and `meta` of the tool's own
-        `_meta` (b"": none), `error` of what `_meta["<prefix>/error"]` says. Legacy clients cannot take structured
-        content that is not an object, and lose the whole result over it: they get the text blocks alone.
-        """
-        modern = dialect.era is Era.MODERN
-        parts = [b'{"resultType":"complete","content":' if modern else b'{"content":', content or b"[]"]
-        if structured and (modern or structured.lstrip()[:1] == b"{"):
-            parts += (b',"structuredContent":', structured)
-        parts.append(b',"isError":true' if is_error else b',"isError":false')
-        if not meta and not error:
-            parts.append(self._modern_tail if modern else b"}")
-        else:
-            own = dict(self._own_meta) if modern else {}
-            if error:
-                own[self._error_key] = error
-            parts += (b',"_meta":', _merged(meta, own, self._prefix), b"}")
-        return b"".join(parts)
-
-    def _build_discover(self) -> bytes:
-        return obj(
-            {
-                "resultType": b'"complete"',
-                "supportedVersions": text(SUPPORTED),
-                "capabilities": b'{"tools":{}}',
-                "instructions": self._instructions,
-                "ttlMs": b"%d" % DISCOVER_TTL_MS,
-                "cacheScope": b'"public"',
-                "_meta": obj(self._own_meta),
-            }
-        )
-
-
-_MCP_LABELS = frozenset({"modelcontextprotocol", "mcp"})
-
-_meta_members = msgspec.json.Decoder(dict[str, Raw]).decode
-
-
-def _merged(meta: bytes, own: Mapping[str, bytes], prefix: str) -> bytes:
-    """Adds our members to the tool's `_meta`, without those in which it would speak in our name or in MCP's."""
-    if not meta:
-        return obj(own)
-    theirs = {key: bytes(raw) for key, raw in _meta_members(meta).items() if not _is_reserved(key, prefix)}
-    return obj(theirs | dict(own))
-
-
-def _is_reserved(key: str, prefix: str) -> bool:
-    """Says whether a `_meta` key is ours, or of MCP: in 2025-11-25 by its second label, before by any but the last."""
-    of, slash, _ = key.lower().partition("/")
-    if not slash:
-        return False
-    labels = of.split(".")
-    return of == prefix.lower() or not _MCP_LABELS.isdisjoint((*labels[:-1], *labels[1:2]))

@@ -109,6 +109,10 @@ class _Execution(execution_pb2_grpc.ExecutionServicer):
     def __init__(self, script: Script) -> None:
         self.script = script
 
+    async def GetCall(self, request: Any, context: Any) -> Any:
+        reason = "TOKEN_INVALID" if self.script.refuse_token else "UNAUTHENTICATED"
+        await fail(context, grpc.StatusCode.PERMISSION_DENIED, reason)
+
     async def CallTool(self, request: Any, context: Any) -> AsyncIterator[Event]:
         self.script.note(context)
         self.script.calls.append(request)

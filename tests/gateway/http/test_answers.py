@@ -16,10 +16,11 @@ import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.frame import Frame, Item, Progress
 from gateway.http import answers as frames
 from gateway.http.accept import Carriage
-from gateway.http.answers import Answer, Answers, Frame, Item, one_line
-from gateway.mcp.progress import Progress, progress_message
+from gateway.http.answers import Answer, Answers, one_line
+from gateway.mcp.progress import progress_of
 
 PATIENCE = 10.0
 # Longer than any test lasts.
@@ -28,6 +29,10 @@ RESULT = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 ACCEPTED = Frame(b"", last=False, headers={"X-Naru-Call-Id": "c1"})
 LAST = Frame(RESULT)
 STREAMS = [Carriage.SSE, Carriage.NDJSON, Carriage.LATE]
+
+
+def progress(token: bytes, value: float, total: float | None = None, message: str = "") -> Progress:
+    return progress_of(token, value, total, message)
 
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -246,7 +251,7 @@ async def seen_by_the_server(house: House, connections: int) -> None:
 async def test_json_is_one_object_with_what_the_markers_said(house):
     calls = Calls()
     last = Frame(RESULT, status=418, headers={"Retry-After": "7"})
-    house.serve(calls.items(ACCEPTED, Progress(b"1", 1.0), then=last), Carriage.JSON)
+    house.serve(calls.items(ACCEPTED, progress(b"1", 1.0), then=last), Carriage.JSON)
     client = await house.post()
     assert await client.json() == json.loads(RESULT)
     assert (client.status, client.headers["x-naru-call-id"], client.headers["retry-after"]) == (418, "c1", "7")
@@ -302,7 +307,7 @@ async def test_sse_opens_when_the_call_is_accepted(house):
 
 async def test_sse_has_progress_then_the_result(house):
     calls = Calls()
-    house.serve(calls.items(ACCEPTED, Progress(b'"t"', 1.0, 2.0, "x"), Progress(b'"t"', 2.0, 2.0)), Carriage.SSE)
+    house.serve(calls.items(ACCEPTED, progress(b'"t"', 1.0, 2.0, "x"), progress(b'"t"', 2.0, 2.0)), Carriage.SSE)
     events = (await (await (await house.post()).head()).rest()).split(b"\n\n")
     frames_ = [json.loads(event.removeprefix(b"event: message\ndata: ")) for event in events if event]
     assert [frame.get("params") for frame in frames_] == [
@@ -359,7 +364,7 @@ async def test_keep_alives_go_on_and_leave_the_read_alone(house, modern):
 
 
 async def test_ndjson_is_a_message_a_line(house):
-    house.serve(Calls().items(ACCEPTED, Progress(b"7", 1.5), then=Frame(b'{"a":\r\n"\xe2\x80\xa8"}')), Carriage.NDJSON)
+    house.serve(Calls().items(ACCEPTED, progress(b"7", 1.5), then=Frame(b'{"a":\r\n"\xe2\x80\xa8"}')), Carriage.NDJSON)
     client = await (await house.post()).head()
     assert client.headers["content-type"] == "application/x-ndjson"
     assert client.headers["x-naru-call-id"] == "c1"
@@ -377,7 +382,7 @@ async def test_ndjson_keeps_alive_with_blank_lines_but_never_before_the_first_fr
     async def items() -> AsyncGenerator[Item, None]:
         yield ACCEPTED
         await asyncio.sleep(0.2)  # the tool is busy for ten keep-alives
-        yield Progress(b"1", 1.0)
+        yield progress(b"1", 1.0)
         await second.wait()
         yield LAST
 
@@ -402,7 +407,7 @@ async def test_late_commit_is_json_if_the_result_comes_first(house):
 
 async def test_late_commit_is_sse_from_the_first_progress(house):
     calls = Calls()
-    house.serve(calls.items(ACCEPTED, Progress(b"1", 1.0), gated=True), Carriage.LATE)
+    house.serve(calls.items(ACCEPTED, progress(b"1", 1.0), gated=True), Carriage.LATE)
     client = await (await house.post()).head()
     assert client.headers["content-type"] == "text/event-stream"
     assert client.headers["x-naru-call-id"] == "c1"
@@ -436,7 +441,7 @@ async def read_progress(client: Client) -> float:
 
 
 async def test_the_last_progress_is_flushed_before_the_result(house):
-    house.serve(Calls().items(*(Progress(b"1", float(n)) for n in range(200))), Carriage.LATE)
+    house.serve(Calls().items(*(progress(b"1", float(n)) for n in range(200))), Carriage.LATE)
     events = (await (await (await house.post()).head()).rest()).strip().split(b"\n\n")
     messages = [json.loads(event.removeprefix(b"event: message\ndata: ")) for event in events]
     assert [message["params"]["progress"] for message in messages[:-1]] == [*range(20), 199]
@@ -445,7 +450,7 @@ async def test_the_last_progress_is_flushed_before_the_result(house):
 
 async def test_progress_that_waits_is_sent_in_its_time(house):
     calls = Calls()
-    house.serve(calls.items(*(Progress(b"1", float(n)) for n in range(30)), gated=True), Carriage.SSE)
+    house.serve(calls.items(*(progress(b"1", float(n)) for n in range(30)), gated=True), Carriage.SSE)
     client = await (await house.post()).head()
     assert [await read_progress(client) for _ in range(21)] == [*range(20), 29]
     calls.gate.set()
@@ -456,7 +461,7 @@ async def test_progress_that_does_not_rise_is_dropped_and_counted(house):
     drops: list[None] = []
     house.answers = Answers(stream_after=NEVER, keepalive=NEVER, on_drop=lambda: drops.append(None))
     values = [1.0, 1.0, 0.5, float("nan"), 2.0, 2.0]
-    house.serve(Calls().items(*(Progress(b"1", value) for value in values)), Carriage.SSE)
+    house.serve(Calls().items(*(progress(b"1", value) for value in values)), Carriage.SSE)
     client = await (await house.post()).head()
     assert [await read_progress(client) for _ in range(2)] == [1, 2]
     assert await client.rest() == sse(RESULT)
@@ -481,7 +486,7 @@ async def test_a_modern_client_that_goes_cancels_at_once(house, carriage, leave)
 
 async def test_a_modern_client_that_goes_in_the_middle_of_progress_cancels(house):
     calls = Calls()
-    house.serve(calls.items(ACCEPTED, Progress(b"1", 1.0), gated=True), Carriage.SSE, modern=True)
+    house.serve(calls.items(ACCEPTED, progress(b"1", 1.0), gated=True), Carriage.SSE, modern=True)
     client = await (await house.post()).head()
     await client.chunk()
     client.hang_up()
@@ -623,7 +628,7 @@ async def test_a_keep_alive_that_is_stuck_does_not_hold_up_the_end():
 
 
 async def test_the_task_and_its_helper_take_turns():
-    first, last = Progress(b"1", 1.0), Progress(b"1", 2.0)
+    first, last = progress(b"1", 1.0), progress(b"1", 2.0)
 
     async def items() -> AsyncGenerator[Item, None]:
         yield ACCEPTED
@@ -640,7 +645,7 @@ async def test_the_task_and_its_helper_take_turns():
         assert line.sent == [b""]
         line.free.set()
         await task
-    assert line.sent == [b"", KEEP_ALIVE, *(sse(progress_message(each)) for each in (first, last)), sse(RESULT)]
+    assert line.sent == [b"", KEEP_ALIVE, *(sse(each.message()) for each in (first, last)), sse(RESULT)]
     assert line.overlaps == 0
 
 
@@ -661,7 +666,7 @@ async def test_the_result_waits_for_the_helper():
 async def test_keep_alives_break_silence_and_nothing_else():
     async def items() -> AsyncGenerator[Item, None]:
         for value in range(4):
-            yield Progress(b"1", float(value))
+            yield progress(b"1", float(value))
             await asyncio.sleep(0.06)  # the tool works
         await until(lambda: line.sent.count(KEEP_ALIVE) >= 3)
         yield LAST
@@ -679,13 +684,13 @@ async def test_keep_alives_break_silence_and_nothing_else():
 @pytest.mark.parametrize("held_by", [b"progress", b"result"])
 async def test_nobody_speaks_while_the_task_is_writing(held_by):
     line = Line(held_by)
-    task = line.carry(Answers(stream_after=NEVER, keepalive=0.01), Calls().items(ACCEPTED, Progress(b"1", 1.0)))
+    task = line.carry(Answers(stream_after=NEVER, keepalive=0.01), Calls().items(ACCEPTED, progress(b"1", 1.0)))
     async with asyncio.timeout(PATIENCE):
         await line.held.wait()
         await asyncio.sleep(0.05)  # the client takes its time
         line.free.set()
         await task
-    assert line.sent == [b"", sse(progress_message(Progress(b"1", 1.0))), sse(RESULT)]
+    assert line.sent == [b"", sse(progress(b"1", 1.0).message()), sse(RESULT)]
     assert line.overlaps == 0
 
 
@@ -694,10 +699,10 @@ async def test_nothing_is_left_behind_and_nothing_said_after_the_end(modern):
     before = asyncio.all_tasks()
     line = Line(b"never")
     answers = Answers(stream_after=NEVER, keepalive=0.05)
-    values = [Progress(b"1", float(value)) for value in range(30)]
+    values = [progress(b"1", float(value)) for value in range(30)]
     async with asyncio.timeout(PATIENCE):
         await line.carry(answers, Calls().items(ACCEPTED, *values), modern)
-        assert line.sent[-1] == sse(progress_message(values[-1])) + sse(RESULT)
+        assert line.sent[-1] == sse(values[-1].message()) + sse(RESULT)
         said = len(line.sent)
         await until(lambda: asyncio.all_tasks() == before)
         await asyncio.sleep(0.1)  # two keep-alives
@@ -740,7 +745,7 @@ async def test_what_fails_before_the_first_byte_is_answered_in_json(house, carri
 
 @pytest.mark.parametrize("carriage", STREAMS)
 async def test_what_fails_on_a_stream_ends_it_with_a_frame(house, carriage):
-    house.serve(failing(ACCEPTED, Progress(b"1", 1.0)), carriage)
+    house.serve(failing(ACCEPTED, progress(b"1", 1.0)), carriage)
     lines = (await (await (await house.post()).head()).rest()).strip().split(b"\n")
     assert json.loads(lines[-1].removeprefix(b"data: ")) == json.loads(ending(ZeroDivisionError()).body)
 
@@ -762,7 +767,7 @@ async def test_a_server_that_tells_of_a_lost_client_by_an_error_cancels_no_legac
     for carriage in Carriage:
         calls = Calls()
         answers = Answers(stream_after=NEVER, keepalive=0.01)
-        items = calls.items(ACCEPTED, Progress(b"1", 1.0))
+        items = calls.items(ACCEPTED, progress(b"1", 1.0))
         await Answer(answers, items, carriage, cancel_on_disconnect=False, ending=ending)({}, None, send)  # type: ignore[arg-type]
         assert calls.completed
         assert not calls.cancelled.is_set()

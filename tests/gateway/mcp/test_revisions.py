@@ -6,6 +6,7 @@ import pytest
 
 from gateway.http.accept import accept
 from gateway.mcp.params import NO_META, Meta
+from gateway.mcp.results import Server, Shapes
 from gateway.mcp.revisions import (
     ASSUMED,
     LATEST,
@@ -14,8 +15,6 @@ from gateway.mcp.revisions import (
     SUPPORTED,
     Dialect,
     Era,
-    Server,
-    Shapes,
     arguments_are_protocol_errors,
     identify,
     progress_token,
@@ -75,15 +74,15 @@ def legacy(revision: str, named: bool = True) -> Dialect:
     ],
 )
 def test_who_is_asking(versions, accepted, meta, dialect):
-    assert identify(versions, accepted, meta) == dialect
+    assert identify(versions, meta, json_only=accepted.json_only) == dialect
 
 
 @pytest.mark.parametrize("version", ["2026-05-11", "2026-07-28", "2099-01-01", "nonsense", ""])
 @pytest.mark.parametrize("accepted", [BOTH, ANY, SSE, NDJSON])
 def test_a_handshake_negotiates_in_its_body_whatever_its_header_says(version, accepted):
-    assert identify([version], accepted, NO_META, "initialize") == legacy("2025-03-26", named=False)
-    assert identify([version], accepted, NO_META, "tools/list") == MODERN
-    assert identify([version], accepted, claims("2026-07-28"), "initialize") == MODERN
+    assert identify([version], NO_META, "initialize", json_only=accepted.json_only) == legacy("2025-03-26", named=False)
+    assert identify([version], NO_META, "tools/list", json_only=accepted.json_only) == MODERN
+    assert identify([version], claims("2026-07-28"), "initialize", json_only=accepted.json_only) == MODERN
 
 
 @pytest.mark.parametrize(
@@ -102,22 +101,21 @@ def test_who_hears_of_bad_arguments_as_a_protocol_error(dialect, expected):
 
 
 @pytest.mark.parametrize(
-    ("dialect", "accepted", "meta", "token"),
+    ("dialect", "negotiated", "meta", "token"),
     [
-        (legacy("2025-11-25"), BOTH, NO_META, None),
-        (legacy("2025-11-25"), BOTH, Meta(progress_token=b'""'), b'""'),
-        (legacy("2025-11-25"), SSE, Meta(progress_token=b"0"), b"0"),
-        (legacy("2025-11-25"), SSE, NO_META, b"17"),
-        (legacy("2025-03-26", named=False), NDJSON, NO_META, b"17"),
-        (legacy("2025-11-25"), accept("text/event-stream, application/json;q=0.5"), NO_META, None),
-        (legacy("2025-11-25"), ANY, Meta(progress_token=b"0"), None),
-        (AGENT_BUILDER, JSON_ONLY, Meta(progress_token=b"0"), None),
-        (MODERN, SSE, NO_META, None),
-        (MODERN, BOTH, Meta(progress_token=b"0"), b"0"),
+        (legacy("2025-11-25"), False, NO_META, None),
+        (legacy("2025-11-25"), False, Meta(progress_token=b'""'), b'""'),
+        (legacy("2025-11-25"), True, Meta(progress_token=b"0"), b"0"),
+        (legacy("2025-11-25"), True, NO_META, b"17"),
+        (legacy("2025-03-26", named=False), True, NO_META, b"17"),
+        (AGENT_BUILDER, True, NO_META, b"17"),
+        (MODERN, True, NO_META, None),
+        (MODERN, True, Meta(progress_token=b"0"), b"0"),
+        (MODERN, False, Meta(progress_token=b"0"), b"0"),
     ],
 )
-def test_under_which_token_progress_is_reported(dialect, accepted, meta, token):
-    assert progress_token(dialect, accepted, meta, b"17") == token
+def test_under_which_token_progress_is_reported(dialect, negotiated, meta, token):
+    assert progress_token(dialect, meta, b"17", negotiated=negotiated) == token
 
 
 SHAPES = Shapes(Server("naru", "1.2", title="Naru", instructions="Call tools."))
