@@ -153,10 +153,10 @@ class Process:
         )
         self._calls = Calls(
             admissions=Admissions(
-                catalog=self._catalog, ledger=ledger, endpoints=endpoints, checks=checks, pepper=settings.pepper
+                catalog=self._catalog, ledger=ledger, upstream=endpoints, checks=checks, pepper=settings.pepper
             ),
             ledger=ledger,
-            endpoints=endpoints,
+            upstream=endpoints,
             default_timeout=settings.default_timeout,
             max_timeout=settings.max_timeout,
         )

@@ -1,6 +1,7 @@
 """Which call may run: every check of a call before it runs, and its record in the ledger."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -22,8 +23,7 @@ from registry_service.ledger.ledger import Admission, Ledger
 from registry_service.storage.models import now_micros
 from registry_service.tools.checks import Checks
 from registry_service.tools.json_schema import SchemaCheck, Violation
-from registry_service.upstreams.http.client import EndpointClient
-from registry_service.upstreams.http.request import Request
+from registry_service.upstreams.upstream import Prepared, Upstream
 
 # How often a call is checked anew because the catalog changed before it could be admitted.
 ATTEMPTS = 5
@@ -35,11 +35,11 @@ class Admissions:
     """Decides which calls may run, and has the ledger record those that may."""
 
     def __init__(
-        self, *, catalog: Catalog, ledger: Ledger, endpoints: EndpointClient, checks: Checks, pepper: bytes
+        self, *, catalog: Catalog, ledger: Ledger, upstream: Upstream[Any], checks: Checks, pepper: bytes
     ) -> None:
         self._catalog = catalog
         self._ledger = ledger
-        self._endpoints = endpoints
+        self._upstream = upstream
         self._checks = checks
         self._pepper = pepper
 
@@ -108,12 +108,13 @@ class Admissions:
         request = self._request(tool, lane, arguments)
         return Ready(view.revision, account, lane, tool, request, trial=bool(rpc.version))
 
-    def _request(self, tool: ToolEntry, lane: str, arguments: bytes) -> Request:
+    def _request(self, tool: ToolEntry, lane: str, arguments: bytes) -> Prepared:
         try:
-            return self._endpoints.prepare(tool, lane, arguments)
+            prepared: Prepared = self._upstream.prepare(tool, lane, arguments)
         except ToolFailedError as error:
             error.facts = {"tool": tool.name, **error.facts}
             raise
+        return prepared
 
 
 def leave(ready: Ready) -> None:

@@ -9,8 +9,8 @@ from registry_service.catalog import AccountEntry, ToolEntry
 from registry_service.identity.caller import Caller
 from registry_service.ledger.ledger import new_call_id
 from registry_service.telemetry.metrics import PROGRESS_DROPPED
-from registry_service.upstreams.http.request import Request
-from registry_service.upstreams.http.response import Answer
+from registry_service.upstreams.answer import Answer
+from registry_service.upstreams.upstream import Prepared
 
 # What is left of a client's time limit to record the outcome and tell it: a tenth, at most this. If half of it has gone
 # by and nothing is recorded, the other half is for telling that.
@@ -68,7 +68,7 @@ class Ready(NamedTuple):
     account: AccountEntry
     lane: str
     tool: ToolEntry
-    request: Request
+    request: Prepared
     # The admin named the version, which may be inactive.
     trial: bool
 

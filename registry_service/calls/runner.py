@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import structlog
 
@@ -20,11 +21,9 @@ from registry_service.errors import (
 )
 from registry_service.ledger.ledger import Ledger
 from registry_service.telemetry.metrics import CALLS_RUNNING, observe_call
-from registry_service.telemetry.traces import child_of, trace_id_of
-from registry_service.upstreams.egress import Attempt
-from registry_service.upstreams.http.client import EndpointClient
-from registry_service.upstreams.http.request import call_headers
-from registry_service.upstreams.http.response import Answer
+from registry_service.telemetry.traces import trace_id_of
+from registry_service.upstreams.answer import Answer
+from registry_service.upstreams.upstream import Attempt, Context, Upstream
 
 # How long an outcome may take to be recorded before the client hears that it is not known.
 SETTLE_SECONDS = 10.0
@@ -48,13 +47,13 @@ class Calls:
         *,
         admissions: Admissions,
         ledger: Ledger,
-        endpoints: EndpointClient,
+        upstream: Upstream[Any],
         default_timeout: float,
         max_timeout: float,
     ) -> None:
         self._admissions = admissions
         self._ledger = ledger
-        self._endpoints = endpoints
+        self._upstream = upstream
         self._default_timeout = default_timeout
         self._max_timeout = max_timeout
         self._running: dict[asyncio.Task[Event], Call] = {}
@@ -150,12 +149,11 @@ class Calls:
         caller = call.caller
         now = asyncio.get_running_loop().time()
         limit = time_limit(call, ready.tool.definition.timeout, self._default_timeout, self._max_timeout, now)
-        headers = call_headers(call.call_id, caller.request_id, child_of(caller.traceparent), caller.tracestate)
-        headers["X-Naru-Deadline-Ms"] = str(max(0, int((limit.at - now) * 1000)))
+        context = Context(call.call_id, limit.at - now, caller.request_id, caller.traceparent, caller.tracestate)
         try:
             async with asyncio.timeout_at(limit.at):
                 report = None if call.mailbox is None else call.mailbox.report
-                return await self._endpoints.call(ready.request, headers, attempt, report)
+                return await self._upstream.call(ready.request, context, attempt, report)
         except TimeoutError:
             safe = not attempt.connected or ready.request.idempotent
             raise ToolTimedOutError(

@@ -72,10 +72,10 @@ class House:
         self.checks = Checks()
         self.endpoints = EndpointClient([ip_network("127.0.0.0/8")], secrets_dir, 8 * MEBIBYTE, self.checks)
         admissions = Admissions(
-            catalog=self.catalog, ledger=ledger, endpoints=self.endpoints, checks=self.checks, pepper=PEPPER
+            catalog=self.catalog, ledger=ledger, upstream=self.endpoints, checks=self.checks, pepper=PEPPER
         )
         self.calls = Calls(
-            admissions=admissions, ledger=ledger, endpoints=self.endpoints, default_timeout=20, max_timeout=30
+            admissions=admissions, ledger=ledger, upstream=self.endpoints, default_timeout=20, max_timeout=30
         )
         self.execution = ExecutionServicer(calls=self.calls, catalog=self.catalog, database=database, pepper=PEPPER)
         self.server = grpc.aio.server(options=OPTIONS)

@@ -1,7 +1,7 @@
 """One HTTP call of a tool's endpoint. The only importer of the HTTP client, egress.py and the CLI aside."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
@@ -17,21 +17,17 @@ from registry_service.errors import (
 )
 from registry_service.tools.checks import Checks
 from registry_service.tools.json_schema import SchemaCheck
-from registry_service.upstreams.egress import ATTEMPT, MAX_HEAD_BYTES, Attempt, Connector, Guard, Network
+from registry_service.upstreams.answer import Answer, from_nothing, refuse
+from registry_service.upstreams.egress import Guard, Network
 from registry_service.upstreams.http.body import Body
-from registry_service.upstreams.http.event_stream import STREAM_FACTOR, OnProgress, StreamedAnswer
+from registry_service.upstreams.http.connector import EXCHANGE, MAX_HEAD_BYTES, Connector, Exchange
+from registry_service.upstreams.http.event_stream import STREAM_FACTOR, StreamedAnswer
 from registry_service.upstreams.http.media_type import Kind, Media, parse_media
-from registry_service.upstreams.http.request import Request, Route
-from registry_service.upstreams.http.response import (
-    ERROR_BODY_BYTES,
-    Answer,
-    from_body,
-    from_http_error,
-    from_nothing,
-    refuse,
-)
+from registry_service.upstreams.http.request import Request, Route, call_headers
+from registry_service.upstreams.http.response import ERROR_BODY_BYTES, from_body, from_http_error
 from registry_service.upstreams.http.turns import Pace, Turns
 from registry_service.upstreams.secrets import SecretFiles
+from registry_service.upstreams.upstream import Attempt, Context, OnProgress
 
 # How long one address may take to accept a connection. The call's own deadline holds besides.
 CONNECT_SECONDS = 10.0
@@ -44,6 +40,7 @@ _ROUTES = 4096
 _READ_BYTES = 64 * 1024
 # More than fit into a head, unless they say nothing.
 _MAX_HEADERS = 4096
+_TOO_MANY_HEADERS = "Too many headers received"
 # What of a stream is cut to frames at a time.
 _STREAM_SLICE = 4 * 1024
 
@@ -63,7 +60,7 @@ async def _send_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandler
 
 
 class EndpointClient:
-    """Calls endpoints, with one shared session.
+    """The upstream for HTTP endpoints, with one shared session.
 
     `networks` admits addresses that are not public; `max_result_bytes` bounds a body after decompression.
     """
@@ -103,11 +100,6 @@ class EndpointClient:
             await self._session.close()
 
     def prepare(self, tool: ToolEntry, lane: str, arguments: bytes) -> Request:
-        """Maps the arguments of a call; nothing is sent.
-
-        Raises ArgumentsInvalidError for values that cannot be part of a path, ToolUnreachableError where a secret that
-        the endpoint needs is not there.
-        """
         key = (tool.name, tool.version, lane)
         route = self._routes.get(key)
         if route is None or route.tool.definition is not tool.definition:
@@ -117,27 +109,23 @@ class EndpointClient:
         return route.request(arguments, self._secrets.read)
 
     async def call(
-        self, request: Request, headers: Mapping[str, str], attempt: Attempt, on_progress: OnProgress | None
+        self, prepared: Request, context: Context, attempt: Attempt, on_progress: OnProgress | None
     ) -> Answer:
-        """Sends the request and maps the answer. Cancelling it closes the connection.
-
-        `headers` name the call. `attempt` tells afterwards whether anything may have been sent. Raises subclasses of
-        ToolFailedError, with the fact `safe_to_retry` where that does not depend on the tool alone.
-        """
-        ATTEMPT.set(attempt)
-        request.headers.update(headers)
-        response = await self._send(request, attempt)
+        exchange = Exchange(attempt)
+        EXCHANGE.set(exchange)
+        prepared.headers.update(call_headers(context))
+        response = await self._send(prepared, exchange)
         attempt.status = response.status
-        content = _Content(response, attempt, self._turns)
+        content = _Content(response, exchange, self._turns)
         try:
-            answer = await self._read(content, request, headers["X-Naru-Call-Id"], on_progress)
+            answer = await self._read(content, prepared, context.call_id, on_progress)
         except (aiohttp.ClientError, OSError) as error:
             raise _broken_off("the connection was lost during the answer") from error
         finally:
             # Closes the connection, unless the body was read to its end: then it has been handed back already.
             response.close()
         if answer.unchecked is not None:
-            await self._check(answer.unchecked, answer.structured, request.headers["X-Naru-Tool"])
+            await self._check(answer.unchecked, answer.structured, prepared.headers["X-Naru-Tool"])
         return answer
 
     async def _check(self, output: SchemaCheck, structured: bytes, tool: str) -> None:
@@ -147,7 +135,7 @@ class EndpointClient:
         except ServiceUnavailableError as error:
             raise ToolResponseInvalidError(str(error), detail="too large to be checked in time") from None
 
-    async def _send(self, request: Request, attempt: Attempt) -> aiohttp.ClientResponse:
+    async def _send(self, request: Request, exchange: Exchange) -> aiohttp.ClientResponse:
         try:
             return await self._send_as_often_as_right(request)
         except _BrokenOffError as error:
@@ -155,12 +143,12 @@ class EndpointClient:
         except aiohttp.InvalidURL as error:
             raise ToolUnreachableError(detail="address not allowed", safe_to_retry=False) from error
         except aiohttp.ClientResponseError as error:
-            raise ToolResponseInvalidError(detail=attempt.fault or "malformed HTTP") from error
+            too_many = error.message == _TOO_MANY_HEADERS
+            raise ToolResponseInvalidError(
+                detail=exchange.fault or ("headers too large" if too_many else "malformed HTTP")
+            ) from error
         except aiohttp.ClientError as error:
-            if attempt.refused:
-                raise ToolUnreachableError(detail="address not allowed", safe_to_retry=False) from error
-            detail = "name not resolved" if isinstance(error, aiohttp.ClientConnectorDNSError) else "no connection"
-            raise ToolUnreachableError(_told(error), detail=detail, safe_to_retry=not attempt.connected) from error
+            raise _no_connection(error, exchange) from error
 
     async def _send_as_often_as_right(self, request: Request) -> aiohttp.ClientResponse:
         """Once; once more if the connection broke before the answer and the tool says that this does no harm."""
@@ -212,15 +200,15 @@ class EndpointClient:
 class _Content:
     """The content of an answer whose head has come."""
 
-    def __init__(self, response: aiohttp.ClientResponse, attempt: Attempt, turns: Turns) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, exchange: Exchange, turns: Turns) -> None:
         self.response = response
-        self._attempt = attempt
+        self._exchange = exchange
         self._turns = turns
 
     def body(self, limit: int) -> Body:
         """Returns what reads the body, of which `limit` bytes may come. Raises ToolResponseInvalidError."""
         encoding = self.response.headers.get("Content-Encoding", "")
-        return Body(self._read_raw, encoding, limit, Pace(self._attempt.effort, self._turns))
+        return Body(self._read_raw, encoding, limit, Pace(self._exchange.effort, self._turns))
 
     async def _read_raw(self, pace: Pace) -> bytes:
         content = self.response.content
@@ -228,11 +216,18 @@ class _Content:
         if not raw and not content.at_eof():
             raw = await content.readany()
             pace.waited()
-        if raw or not self._attempt.fault:
+        if raw or not self._exchange.fault:
             return raw
-        if self._attempt.fault == "broken off":
+        if self._exchange.fault == "broken off":
             raise _broken_off("the connection was lost during the answer")
-        raise ToolResponseInvalidError(detail=self._attempt.fault)
+        raise ToolResponseInvalidError(detail=self._exchange.fault)
+
+
+def _no_connection(error: aiohttp.ClientError, exchange: Exchange) -> ToolUnreachableError:
+    if exchange.refused and not exchange.tried:
+        return ToolUnreachableError(detail="address not allowed", safe_to_retry=False)
+    detail = "name not resolved" if isinstance(error, aiohttp.ClientConnectorDNSError) else "no connection"
+    return ToolUnreachableError(_told(error), detail=detail, safe_to_retry=not exchange.attempt.connected)
 
 
 def _broken_off(message: str) -> ToolUnreachableError:

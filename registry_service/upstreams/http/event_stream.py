@@ -6,20 +6,18 @@ fed in chunks that may be cut anywhere, within a character or between CR and LF.
 """
 
 import re
-from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from collections.abc import Iterable
 
 import msgspec
 
 from registry_service.errors import ResultTooLargeError, ToolResponseInvalidError
+from registry_service.upstreams.answer import Answer, Expected, from_json, parse_with
 from registry_service.upstreams.http.media_type import Kind, Media, decode_text
-from registry_service.upstreams.http.response import Answer, Expected, from_json, from_stream_error, parse_with
+from registry_service.upstreams.http.response import from_stream_error
+from registry_service.upstreams.upstream import OnProgress
 
 # What a whole stream may hold, in results of the greatest size: progress adds up over an hour.
 STREAM_FACTOR = 8
-
-# Takes `progress`, `total` (None where unknown) and `message` (empty where there is none).
-OnProgress: TypeAlias = Callable[[float, float | None, str], None]
 
 
 class _Frame(msgspec.Struct):
@@ -65,20 +63,25 @@ class StreamedAnswer:
 
     def _first_answer(self, frames: Iterable[bytes], *, sparing: bool = False) -> Answer | None:
         last: _Frame | None = None
+        answer = None
         for raw in frames:
             frame: _Frame = parse_with(_decode_frame, decode_text(raw, self._charset))
-            if (error := bytes(frame.error)) not in (b"", b"null"):
-                return from_stream_error(error.decode())
-            if result := bytes(frame.result):
-                return from_json(result.decode(), self._expected)
-            if frame.progress is None:
-                continue
-            if sparing:
-                last = frame
-            else:
+            answer = self._answer(frame)
+            if answer is not None:
+                break
+            if not sparing:
                 self._report(frame)
+            elif frame.progress is not None:
+                last = frame
         if last is not None:
             self._report(last)
+        return answer
+
+    def _answer(self, frame: _Frame) -> Answer | None:
+        if (error := bytes(frame.error)) not in (b"", b"null"):
+            return from_stream_error(error.decode())
+        if result := bytes(frame.result):
+            return from_json(result.decode(), self._expected)
         return None
 
     def _report(self, frame: _Frame) -> None:

@@ -20,9 +20,11 @@ from yarl import URL
 
 from registry_service.catalog import ToolEntry
 from registry_service.errors import ArgumentsInvalidError, Fact
+from registry_service.telemetry.traces import child_of
 from registry_service.tools.http_endpoint import PATH_ARGUMENT, SECRET
 from registry_service.tools.json_document import token
-from registry_service.upstreams.http.response import Expected
+from registry_service.upstreams.answer import Expected
+from registry_service.upstreams.upstream import Context
 
 USER_AGENT = "naru"
 ACCEPT = "application/json, application/x-ndjson, text/event-stream, */*;q=0.1"
@@ -151,15 +153,19 @@ def _headers_of_ours(tool: ToolEntry, lane: str, sends_query: bool) -> CIMultiDi
     return headers
 
 
-def call_headers(call_id: str, request_id: str, traceparent: str, tracestate: str) -> dict[str, str]:
-    """The headers that name the call, without those that would be empty."""
-    headers = {"X-Naru-Call-Id": call_id, "Idempotency-Key": call_id}
-    if request_id:
-        headers["X-Request-Id"] = request_id
-    if traceparent:
+def call_headers(context: Context) -> dict[str, str]:
+    """Returns the headers that name the call, without those that would be empty."""
+    headers = {
+        "X-Naru-Call-Id": context.call_id,
+        "Idempotency-Key": context.call_id,
+        "X-Naru-Deadline-Ms": str(max(0, int(context.seconds * 1000))),
+    }
+    if context.request_id:
+        headers["X-Request-Id"] = context.request_id
+    if traceparent := child_of(context.traceparent):
         headers["traceparent"] = traceparent
-        if tracestate:
-            headers["tracestate"] = tracestate
+        if context.tracestate:
+            headers["tracestate"] = context.tracestate
     return headers
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 from ipaddress import ip_network
 from random import Random
 from typing import Any
@@ -22,9 +23,8 @@ from registry_service.errors import (
 from registry_service.tools.checks import Checks
 from registry_service.tools.definition import Definition, parse_definition
 from registry_service.tools.json_schema import SchemaCheck
-from registry_service.upstreams.egress import Attempt
 from registry_service.upstreams.http.client import EndpointClient
-from registry_service.upstreams.http.request import call_headers
+from registry_service.upstreams.upstream import Attempt, Context
 from tests.support.samples import definition, raw
 from tests.support.scripted_endpoint import HANGUL, Script, ScriptedEndpoint, ndjson
 from tests.support.waiting import eventually
@@ -74,9 +74,9 @@ def ask(client, endpoint):
     async def ask(url, arguments=b"{}", *, on_progress=None, attempt=None, **settings):
         url = endpoint.url(url) if url.startswith("/") else url
         request = client.prepare(make_tool(url, **settings), "production", arguments)
-        headers = call_headers(CALL_ID, "r-1", "00-" + "a" * 32 + "-" + "b" * 16 + "-01", "v=1")
+        context = Context(CALL_ID, 5.5, "r-1", "00-" + "a" * 32 + "-" + "b" * 16 + "-01", "v=1")
         async with asyncio.timeout(10):
-            return await client.call(request, headers, attempt or Attempt(), on_progress)
+            return await client.call(request, context, attempt or Attempt(), on_progress)
 
     return ask
 
@@ -181,6 +181,7 @@ class TestRequests:
         await ask("/headers", headers={"accept": "application/vnd.api+json", "X-Api-Key": "k"})
         headers = {name.lower(): value for name, value in endpoint.received[0].headers}
         assert len(headers) == len(endpoint.received[0].headers)
+        assert re.fullmatch("00-a{32}-(?!b{16})[0-9a-f]{16}-01", headers.pop("traceparent"))
         assert headers == {
             "host": f"127.0.0.1:{endpoint.port}",
             "accept": "application/vnd.api+json",
@@ -188,11 +189,11 @@ class TestRequests:
             "content-length": "2",
             "content-type": "application/json",
             "idempotency-key": CALL_ID,
-            "traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01",
             "tracestate": "v=1",
             "user-agent": "naru",
             "x-api-key": "k",
             "x-naru-call-id": CALL_ID,
+            "x-naru-deadline-ms": "5500",
             "x-naru-lane": "production",
             "x-naru-tool": "tool",
             "x-naru-version": "1.0.0",

@@ -16,18 +16,12 @@ from hypothesis import strategies as st
 
 from registry_service.errors import ResultTooLargeError, ToolResponseInvalidError
 from registry_service.tools.json_schema import SchemaCheck
-from registry_service.upstreams.http import response as answers
+from registry_service.upstreams import answer as answers
+from registry_service.upstreams.answer import Expected, from_json, from_nothing
 from registry_service.upstreams.http.body import Body
 from registry_service.upstreams.http.event_stream import StreamedAnswer
 from registry_service.upstreams.http.media_type import Kind, parse_media
-from registry_service.upstreams.http.response import (
-    Expected,
-    from_body,
-    from_http_error,
-    from_json,
-    from_nothing,
-    from_stream_error,
-)
+from registry_service.upstreams.http.response import ERROR_BODY_BYTES, from_body, from_http_error, from_stream_error
 from registry_service.upstreams.http.turns import Effort, Pace, Turns
 
 ANY = Expected("json", None)
@@ -245,7 +239,7 @@ class TestHttpErrors:
     def test_a_long_body_is_cut_at_the_border_of_a_character(self):
         body = "가".encode() * 50_000
         (block,) = json.loads(from_http_error(body, parse_media("text/plain")))
-        assert block["text"] == "가" * (answers.ERROR_BODY_BYTES // 3)
+        assert block["text"] == "가" * (ERROR_BODY_BYTES // 3)
 
     def test_broken_text_is_shown_as_far_as_it_goes(self):
         (block,) = json.loads(from_http_error(b'{"a\\u":\xff"\\ud800"', JSON))

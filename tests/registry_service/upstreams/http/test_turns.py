@@ -9,10 +9,9 @@ import pytest
 
 from registry_service.errors import ResultTooLargeError, ToolResponseInvalidError
 from registry_service.tools.checks import Checks
-from registry_service.upstreams.egress import Attempt
 from registry_service.upstreams.http.client import EndpointClient
-from registry_service.upstreams.http.request import call_headers
 from registry_service.upstreams.http.turns import ALLOWANCE_SECONDS, REST, Effort, Turns
+from registry_service.upstreams.upstream import Attempt, Context
 from tests.registry_service.upstreams.http.test_client import LOOPBACK, make_tool
 from tests.support.hostile_endpoint import KINDS, HostileEndpoint
 
@@ -68,7 +67,7 @@ async def test_an_answer_without_end_never_holds_up_others(client, hostile, kind
     task = asyncio.create_task(others.work())
     try:
         async with asyncio.timeout(CALL_SECONDS):
-            answer = await client.call(request, call_headers("0" * 32, "r", "", ""), Attempt(), lambda *_: None)
+            answer = await client.call(request, Context("0" * 32, 5.0), Attempt(), lambda *_: None)
             assert answer.is_error
     except (TimeoutError, ToolResponseInvalidError, ResultTooLargeError):
         pass
