@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.pair import AGENT_BUILDER, Json, Pair
+from tests.support.pair import Pair
 from tests.support.scripted_endpoint import Script
+from tests.support.speaker import AGENT_BUILDER, Json
 from tests.support.wire import Header, Reply
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

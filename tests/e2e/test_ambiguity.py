@@ -6,9 +6,10 @@ import pytest
 import pytest_asyncio
 
 from ops.stack import Process, Stack
-from tests.support.pair import AGENT_BUILDER, EVERYBODY, LEGACY, MODERN, XDATA, Pair, Speaker, Tool
+from tests.support.pair import Pair, Tool
 from tests.support.postgresql import PostgresqlServer
 from tests.support.scripted_endpoint import Script, ScriptedEndpoint
+from tests.support.speaker import AGENT_BUILDER, EVERYBODY, LEGACY, MODERN, XDATA, Speaker
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

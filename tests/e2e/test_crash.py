@@ -9,7 +9,6 @@ import pytest
 from ops.stack import Process, Stack
 from tests.support.postgresql import PostgresqlServer, running_postgresql
 from tests.support.scene import (
-    Contract,
     Load,
     Reply,
     Row,
@@ -21,9 +20,10 @@ from tests.support.scene import (
     opened,
     state_of,
 )
+from tests.support.speaker import AGENT_BUILDER, LEGACY, MODERN, XDATA
 from tests.support.waiting import eventually
 
-CONTRACTS = (Contract.AGENT_BUILDER, Contract.LEGACY, Contract.XDATA, Contract.MODERN)
+CONTRACTS = (AGENT_BUILDER, LEGACY, XDATA, MODERN)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -53,8 +53,8 @@ async def restart(stack: Stack, dead: Process) -> Process:
 
 
 async def hanging(scene: Scene, tool: str) -> tuple[list[asyncio.Task[Reply]], set[str]]:
-    """A call of each contract that its endpoint has got and will not answer, and their ids."""
-    tasks = [asyncio.create_task(scene.client.call(tool, contract=contract)) for contract in CONTRACTS]
+    """A call of each speaker that its endpoint has got and will not answer, and their ids."""
+    tasks = [asyncio.create_task(scene.client.call(tool, speaker=speaker)) for speaker in CONTRACTS]
     return tasks, {await scene.arrived() for _ in tasks}
 
 
@@ -131,7 +131,7 @@ async def test_a_dead_neighbour_takes_nothing_from_the_survivor(postgresql_stack
         neighbour = scene.client.of(stack.gateway(doomed))
         gated, echo = scene.tool("/gate"), scene.tool("/echo")
         kept, kept_ids = await hanging(scene, gated)
-        lost = [asyncio.create_task(neighbour.call(gated, contract=contract)) for contract in CONTRACTS]
+        lost = [asyncio.create_task(neighbour.call(gated, speaker=speaker)) for speaker in CONTRACTS]
         lost_ids = {await scene.arrived() for _ in lost}
         load = Load(scene.client, echo, CONTRACTS, workers=4)
         load.start()

@@ -11,7 +11,6 @@ import pytest
 
 from ops.stack import Stack
 from tests.support.scene import (
-    Contract,
     Open,
     Scene,
     assert_no_faults,
@@ -21,6 +20,7 @@ from tests.support.scene import (
     metric,
     opened,
 )
+from tests.support.speaker import AGENT_BUILDER, LEGACY, MODERN, MODERN_SSE, NDJSON, XDATA, Speaker
 from tests.support.waiting import eventually
 
 # From the client's leaving to the end of the endpoint's connection.
@@ -28,7 +28,7 @@ CANCEL_SECONDS = 1.0
 IDLE_SECONDS = 1.0
 # Of one core, over IDLE_SECONDS. Health checks and timers take a little.
 IDLE_SHARE = 0.1
-STREAMING_LEGACY = (Contract.LEGACY, Contract.XDATA, Contract.NDJSON)
+STREAMING_LEGACY = (LEGACY, XDATA, NDJSON)
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ async def nothing_is_open(scene: Scene) -> None:
     await eventually(lambda: metric(gateway, "naru_gateway_in_flight") == 0)
 
 
-async def leave_while_pending(scene: Scene, tool: str, contract: Contract) -> str:
+async def leave_while_pending(scene: Scene, tool: str, speaker: Speaker) -> str:
     """Calls, and closes the connection before there is an answer (SSE: but its head); returns the call's id."""
-    calling = asyncio.create_task(scene.client.open_call(tool, contract=contract))
+    calling = asyncio.create_task(scene.client.open_call(tool, speaker=speaker))
     call_id = await scene.arrived()
     if calling.cancel():
         await asyncio.wait([calling])
@@ -65,9 +65,9 @@ async def leave_while_pending(scene: Scene, tool: str, contract: Contract) -> st
     return call_id
 
 
-async def begin_stream(scene: Scene, tool: str, contract: Contract) -> Open:
+async def begin_stream(scene: Scene, tool: str, speaker: Speaker) -> Open:
     """Calls, and waits for the first progress of the stream."""
-    stream = await scene.client.open_call(tool, contract=contract)
+    stream = await scene.client.open_call(tool, speaker=speaker)
     message = await stream.message()
     assert message is not None
     assert message["method"] == "notifications/progress"
@@ -82,38 +82,38 @@ async def assert_cancelled(scene: Scene, call_id: str, left: float) -> None:
 
 async def assert_runs_on(scene: Scene, call_id: str) -> None:
     """The call is still running when a modern client, which left after it, has been noticed everywhere."""
-    witness = await leave_while_pending(scene, scene.tool("/hang"), Contract.MODERN)
+    witness = await leave_while_pending(scene, scene.tool("/hang"), MODERN)
     assert await scene.gone() == witness
     assert scene.state(call_id) == "RUNNING"
     scene.endpoint.gate.set()
     assert await scene.settled(call_id) == "SUCCEEDED"
 
 
-@pytest.mark.parametrize("contract", [Contract.MODERN, Contract.MODERN_SSE])
-async def test_a_modern_client_that_leaves_before_its_answer_has_cancelled(scene: Scene, contract: Contract):
-    call_id = await leave_while_pending(scene, scene.tool("/hang"), contract)
+@pytest.mark.parametrize("speaker", [MODERN, MODERN_SSE])
+async def test_a_modern_client_that_leaves_before_its_answer_has_cancelled(scene: Scene, speaker: Speaker):
+    call_id = await leave_while_pending(scene, scene.tool("/hang"), speaker)
     await assert_cancelled(scene, call_id, time.monotonic())
 
 
-@pytest.mark.parametrize("contract", [Contract.MODERN, Contract.MODERN_SSE])
+@pytest.mark.parametrize("speaker", [MODERN, MODERN_SSE])
 @pytest.mark.parametrize("how", [Open.leave, Open.reset])
-async def test_a_modern_client_that_leaves_its_stream_has_cancelled(scene: Scene, contract: Contract, how):
-    stream = await begin_stream(scene, scene.tool("/gated-progress"), contract)
+async def test_a_modern_client_that_leaves_its_stream_has_cancelled(scene: Scene, speaker: Speaker, how):
+    stream = await begin_stream(scene, scene.tool("/gated-progress"), speaker)
     call_id = await scene.arrived()
     how(stream)
     await assert_cancelled(scene, call_id, time.monotonic())
 
 
-@pytest.mark.parametrize("contract", [Contract.AGENT_BUILDER, Contract.LEGACY, Contract.XDATA])
-async def test_a_legacy_client_that_leaves_before_its_answer_lets_the_call_run(scene: Scene, contract: Contract):
-    call_id = await leave_while_pending(scene, scene.tool("/gate"), contract)
+@pytest.mark.parametrize("speaker", [AGENT_BUILDER, LEGACY, XDATA])
+async def test_a_legacy_client_that_leaves_before_its_answer_lets_the_call_run(scene: Scene, speaker: Speaker):
+    call_id = await leave_while_pending(scene, scene.tool("/gate"), speaker)
     await assert_runs_on(scene, call_id)
 
 
-@pytest.mark.parametrize("contract", STREAMING_LEGACY)
+@pytest.mark.parametrize("speaker", STREAMING_LEGACY)
 @pytest.mark.parametrize("how", [Open.leave, Open.reset])
-async def test_a_legacy_client_that_leaves_its_stream_lets_the_call_run(scene: Scene, contract: Contract, how):
-    stream = await begin_stream(scene, scene.tool("/gated-progress"), contract)
+async def test_a_legacy_client_that_leaves_its_stream_lets_the_call_run(scene: Scene, speaker: Speaker, how):
+    stream = await begin_stream(scene, scene.tool("/gated-progress"), speaker)
     call_id = await scene.arrived()
     assert stream.call_id in {"", call_id}
     how(stream)
@@ -123,7 +123,7 @@ async def test_a_legacy_client_that_leaves_its_stream_lets_the_call_run(scene: S
 async def test_a_cancelled_call_takes_nothing_from_its_neighbour(scene: Scene):
     """Two calls of one tool with the same progress: who leaves, is gone alone."""
     tool = scene.tool("/gated-progress")
-    leaving, staying = [await begin_stream(scene, tool, Contract.MODERN) for _ in range(2)]
+    leaving, staying = [await begin_stream(scene, tool, MODERN) for _ in range(2)]
     gone, _ = [await scene.arrived() for _ in range(2)]
     leaving.leave()
     assert await scene.gone() == gone
@@ -137,13 +137,13 @@ async def test_clients_that_leave_at_any_moment_leave_the_truth(scene: Scene):
     tool = scene.tool("/echo", maxConcurrency=places)
     moments = random.Random(1)
 
-    async def come_and_go(contract: Contract) -> None:
+    async def come_and_go(speaker: Speaker) -> None:
         for _ in range(30):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(moments.uniform(0.0005, 0.02)):
-                    await scene.client.call(tool, contract=contract)
+                    await scene.client.call(tool, speaker=speaker)
 
-    await asyncio.gather(*(come_and_go(contract) for contract in (Contract.MODERN, Contract.MODERN_SSE) * 4))
+    await asyncio.gather(*(come_and_go(speaker) for speaker in (MODERN, MODERN_SSE) * 4))
     await nothing_is_open(scene)
     rows = scene.rows()
     executed = [call_id_of(request) for request in scene.endpoint.received]
@@ -159,9 +159,9 @@ async def test_clients_that_are_reset_leave_nothing_behind(scene: Scene):
     """Half of them modern, whose calls end at once, half legacy, whose calls run on."""
     [registry], [gateway] = scene.stack.registries, scene.stack.gateways
     tool = scene.tool("/gated-progress")
-    contracts = [Contract.MODERN, Contract.MODERN_SSE, *STREAMING_LEGACY[:2]]
+    speakers = [MODERN, MODERN_SSE, *STREAMING_LEGACY[:2]]
     streams = await asyncio.gather(
-        *(begin_stream(scene, tool, contracts[number % len(contracts)]) for number in range(52))
+        *(begin_stream(scene, tool, speakers[number % len(speakers)]) for number in range(52))
     )
     call_ids = [await scene.arrived() for _ in streams]
     assert metric(registry, "naru_calls_running") == 52

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.pair import (
+from tests.support.pair import Pair
+from tests.support.speaker import (
     AGENT_BUILDER,
     BOTH,
     CAPABILITIES_META,
@@ -17,7 +18,6 @@ from tests.support.pair import (
     VERSION_META,
     XDATA,
     Json,
-    Pair,
     Speaker,
     message,
 )

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from tests.support.pair import EVERYBODY, LEGACY, MODERN, XDATA, Json, Pair, Speaker
+from tests.support.pair import Pair
 from tests.support.scripted_endpoint import Script
+from tests.support.speaker import EVERYBODY, LEGACY, MODERN, XDATA, Json, Speaker
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

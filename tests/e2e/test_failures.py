@@ -12,7 +12,9 @@ import pytest
 import pytest_asyncio
 
 from ops.stack import Process
-from tests.support.pair import (
+from tests.support.pair import Pair, running_pair
+from tests.support.scripted_endpoint import Script, ndjson
+from tests.support.speaker import (
     AGENT_BUILDER,
     EVERYBODY,
     LEGACY,
@@ -22,11 +24,8 @@ from tests.support.pair import (
     V_2025_06_18,
     XDATA,
     Json,
-    Pair,
     Speaker,
-    running_pair,
 )
-from tests.support.scripted_endpoint import Script, ndjson
 from tests.support.waiting import eventually
 from tests.support.wire import Header, Reply, parse_events
 

@@ -12,7 +12,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ops.stack import Stack
 from tests.support.hostile_endpoint import KINDS, HostileEndpoint
-from tests.support.scene import Contract, Scene, assert_no_faults, definition, opened
+from tests.support.scene import Scene, assert_no_faults, definition, opened
+from tests.support.speaker import AGENT_BUILDER, NDJSON
 
 CALLS_PER_SECOND = 50
 MEASURED_SECONDS = 3.0
@@ -39,7 +40,7 @@ async def p99(scene: Scene, tool: str) -> float:
 
     async def timed() -> float:
         began = time.perf_counter()
-        reply = await scene.client.call(tool, {"n": 1}, Contract.AGENT_BUILDER)
+        reply = await scene.client.call(tool, {"n": 1}, AGENT_BUILDER)
         assert reply.value == {"n": 1}
         return time.perf_counter() - began
 
@@ -59,7 +60,7 @@ async def watch_health(address: str, seen: set[int]) -> None:
 async def call_again_and_again(scene: Scene, tool: str) -> None:
     """Calls that fail at once are begun anew a second later."""
     while True:
-        await scene.client.call(tool, contract=Contract.NDJSON)
+        await scene.client.call(tool, speaker=NDJSON)
         await asyncio.sleep(1)
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.pair import BOTH, LEGACY, MODERN, QUICK_STREAM_AFTER, UNNAMED, Pair, Speaker
+from tests.support.pair import QUICK_STREAM_AFTER, Pair
+from tests.support.speaker import BOTH, LEGACY, MODERN, UNNAMED, Speaker
 from tests.support.wire import parse_events
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -11,20 +11,12 @@ import pytest
 from ops.stack import Process, Stack, wait_for
 from registry_service.execution import TELL_SECONDS
 from tests.support.postgresql import running_postgresql
-from tests.support.scene import (
-    Contract,
-    Reply,
-    Scene,
-    assert_no_faults,
-    assert_usage_is_ledger,
-    call_id_of,
-    ledger,
-    opened,
-)
+from tests.support.scene import Reply, Scene, assert_no_faults, assert_usage_is_ledger, call_id_of, ledger, opened
 from tests.support.scripted_endpoint import ScriptedEndpoint
+from tests.support.speaker import AGENT_BUILDER, LEGACY, MODERN, NDJSON, XDATA, Speaker
 from tests.support.waiting import eventually
 
-CONTRACTS = (Contract.AGENT_BUILDER, Contract.LEGACY, Contract.XDATA, Contract.NDJSON, Contract.MODERN)
+CONTRACTS = (AGENT_BUILDER, LEGACY, XDATA, NDJSON, MODERN)
 # No answer about a link that is known to be down may take longer.
 PROMPT_SECONDS = 5.0
 # From the start of what was missing to the first success.
@@ -83,34 +75,34 @@ def assert_unknown(reply: Reply) -> None:
 
 
 async def start_calls(scene: Scene, tool: str) -> list[asyncio.Task[Reply]]:
-    """A call by each contract, which its endpoint has got and does not answer yet."""
-    calls = [asyncio.create_task(scene.client.call(tool, contract=contract)) for contract in CONTRACTS]
+    """A call by each speaker, which its endpoint has got and does not answer yet."""
+    calls = [asyncio.create_task(scene.client.call(tool, speaker=speaker)) for speaker in CONTRACTS]
     for _ in calls:
         await scene.arrived()
     return calls
 
 
 async def assert_all_unavailable(scene: Scene, tool: str) -> None:
-    """Every method and contract: at once, safe to retry, and nothing was executed."""
+    """Every method and speaker: at once, safe to retry, and nothing was executed."""
     executed = scene.endpoint.executions
-    for contract in CONTRACTS:
+    for speaker in CONTRACTS:
         began = time.monotonic()
-        assert_unavailable(await scene.client.call(tool, contract=contract))
-        assert_unavailable(await scene.client.ask("tools/list", contract=contract))
-        if not contract.modern:
-            assert_unavailable(await scene.client.ask("ping", contract=contract))
+        assert_unavailable(await scene.client.call(tool, speaker=speaker))
+        assert_unavailable(await scene.client.ask("tools/list", speaker=speaker))
+        if not speaker.modern:
+            assert_unavailable(await scene.client.ask("ping", speaker=speaker))
         assert time.monotonic() - began < PROMPT_SECONDS
     assert scene.endpoint.executions == executed
 
 
 class TestRegistry:
-    @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.name)
-    async def test_the_answer_names_the_call_whose_outcome_nobody_knows(self, stack: Stack, contract: Contract):
+    @pytest.mark.parametrize("speaker", CONTRACTS, ids=lambda speaker: speaker.name)
+    async def test_the_answer_names_the_call_whose_outcome_nobody_knows(self, stack: Stack, speaker: Speaker):
         """`naru record` needs it, and a JSON answer has no earlier event to hear it from."""
         registry = stack.registry()
         gateway = stack.gateway(registry)
         async with opened(stack, registry, gateway) as scene:
-            call = asyncio.create_task(scene.client.call(scene.tool("/gate"), contract=contract))
+            call = asyncio.create_task(scene.client.call(scene.tool("/gate"), speaker=speaker))
             call_id = await scene.arrived()
             await asyncio.sleep(2 * TELL_SECONDS)
             registry.kill()
@@ -141,8 +133,8 @@ class TestRegistry:
 
             await asyncio.to_thread(stack.registry, REGISTRY_BIND=registry.address)
             await until_ready(scene)
-            for contract in CONTRACTS:
-                assert (await scene.client.call(echo, {"n": 1}, contract)).value == {"n": 1}
+            for speaker in CONTRACTS:
+                assert (await scene.client.call(echo, {"n": 1}, speaker)).value == {"n": 1}
             assert sorted(row.state for row in ledger(stack).values()) == ["SUCCEEDED"] * 5 + ["UNKNOWN"] * 5
         assert_no_faults(*stack.processes)
 
@@ -175,8 +167,8 @@ class TestRegistry:
             assert (await scene.client.call(echo)).reason == ""
             registry.popen.send_signal(signal.SIGSTOP)
             began = time.monotonic()
-            replies = await asyncio.gather(*(scene.client.call(echo, contract=contract) for contract in CONTRACTS))
-            lists = await asyncio.gather(*(scene.client.ask("tools/list", contract=contract) for contract in CONTRACTS))
+            replies = await asyncio.gather(*(scene.client.call(echo, speaker=speaker) for speaker in CONTRACTS))
+            lists = await asyncio.gather(*(scene.client.ask("tools/list", speaker=speaker) for speaker in CONTRACTS))
             assert time.monotonic() - began < 2 * LIMIT_SECONDS + PROMPT_SECONDS
             registry.popen.send_signal(signal.SIGCONT)
             for reply in replies:
@@ -195,7 +187,7 @@ class TestRegistry:
         """The registry answers before the deadline is over, so that the client gets the reason, not a broken link."""
         gateway = await asyncio.to_thread(scene.stack.gateway, GATEWAY_CALL_TIMEOUT_SECONDS="1")
         tool, client = scene.tool("/hang"), scene.client.of(gateway)
-        for reply in await asyncio.gather(*(client.call(tool, contract=contract) for contract in CONTRACTS)):
+        for reply in await asyncio.gather(*(client.call(tool, speaker=speaker) for speaker in CONTRACTS)):
             assert (reply.reason, reply.error["safe_to_retry"]) == ("TOOL_TIMED_OUT", False)
             assert await scene.settled(await scene.gone()) == "FAILED"
 
@@ -218,9 +210,9 @@ class TestGatewayDies:
         gateway = await asyncio.to_thread(scene.stack.gateway)
         client = scene.client.of(gateway)
         tool = scene.tool("/gate")
-        legacy = asyncio.create_task(client.call(tool, contract=Contract.XDATA))
+        legacy = asyncio.create_task(client.call(tool, speaker=XDATA))
         legacy_id = await scene.arrived()
-        modern = asyncio.create_task(client.call(tool, contract=Contract.MODERN))
+        modern = asyncio.create_task(client.call(tool, speaker=MODERN))
         modern_id = await scene.arrived()
         gateway.kill()
         await asyncio.wait([legacy, modern])
@@ -277,8 +269,8 @@ class TestDatabase:
                 calls = await start_calls(scene, gate)
                 await asyncio.to_thread(server.stop)
                 executed = scene.endpoint.executions
-                for contract in CONTRACTS:
-                    assert_unavailable(await scene.client.call(echo, {"n": 2}, contract))
+                for speaker in CONTRACTS:
+                    assert_unavailable(await scene.client.call(echo, {"n": 2}, speaker))
                 assert scene.endpoint.executions == executed
                 scene.endpoint.gate.set()
                 await until_unready(scene)
@@ -286,8 +278,8 @@ class TestDatabase:
                 for call in calls:
                     assert (await call).value == {"passed": True}
                 await until_ready(scene)
-                for contract in CONTRACTS:
-                    assert (await scene.client.call(echo, {"n": 3}, contract)).value == {"n": 3}
+                for speaker in CONTRACTS:
+                    assert (await scene.client.call(echo, {"n": 3}, speaker)).value == {"n": 3}
                 rows = ledger(stack, server)
                 assert {row.state for row in rows.values()} == {"SUCCEEDED"}
                 assert len(rows) == scene.endpoint.executions == 11
@@ -302,8 +294,8 @@ class TestDatabase:
         async with opened(stack, registry, stack.gateway(registry, ill)) as scene:
             echo = scene.tool("/echo")
             for n in range(20):
-                for contract in CONTRACTS:
-                    assert (await scene.client.call(echo, {"n": n}, contract)).value == {"n": n}
+                for speaker in CONTRACTS:
+                    assert (await scene.client.call(echo, {"n": n}, speaker)).value == {"n": n}
             assert (await scene.client.get("/readyz"))[0] == 200
         assert_no_faults(*stack.processes)
 
@@ -325,7 +317,7 @@ class TestEndpoint:
     async def test_its_faults_are_results(self, scene: Scene, path: str, reason: str):
         """An `isError` result with words in it, after one execution."""
         tool = scene.tool(path, timeout="300ms")
-        replies = await asyncio.gather(*(scene.client.call(tool, contract=contract) for contract in CONTRACTS))
+        replies = await asyncio.gather(*(scene.client.call(tool, speaker=speaker) for speaker in CONTRACTS))
         for reply in replies:
             result = reply.envelope["result"]
             assert reply.status == 200
@@ -339,8 +331,8 @@ class TestEndpoint:
         async with ScriptedEndpoint() as down:
             url = down.url("/echo")
         tool = scene.tool("/echo", endpoint={"production": {"url": url}})
-        for contract in CONTRACTS:
-            reply = await scene.client.call(tool, contract=contract)
+        for speaker in CONTRACTS:
+            reply = await scene.client.call(tool, speaker=speaker)
             assert (reply.reason, reply.error["safe_to_retry"]) == ("TOOL_UNREACHABLE", True)
             assert reply.envelope["result"]["isError"] is True
 

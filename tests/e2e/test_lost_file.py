@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from ops.stack import Stack
-from tests.support.scene import Contract, Load, Scene, opened
+from tests.support.scene import Load, Scene, opened
+from tests.support.speaker import LEGACY
 from tests.support.waiting import eventually
 
 NOTICE_SECONDS = 6.0
@@ -25,7 +26,7 @@ async def test_a_file_that_was_removed_is_noticed_and_nothing_more_is_promised(s
     registry = stack.registry()
     path = Path(stack.database_url.removeprefix("sqlite:///")).with_name(name)
     async with opened(stack, registry, stack.gateway(registry)) as scene:
-        load = Load(scene.client, scene.tool("/echo"), (Contract.LEGACY,), workers=2)
+        load = Load(scene.client, scene.tool("/echo"), (LEGACY,), workers=2)
         load.start()
         await load.succeeded(10)
         away = path.with_name("away")

@@ -15,11 +15,12 @@ import pytest
 
 from ops.admin import Credential
 from ops.stack import Process, Stack
-from tests.support.scene import Contract, Load, Scene, assert_no_faults, client_session, metric, opened, rss, samples
+from tests.support.scene import Load, Scene, assert_no_faults, client_session, metric, opened, rss, samples
 from tests.support.scripted_endpoint import ndjson
+from tests.support.speaker import AGENT_BUILDER, LEGACY, MODERN, MODERN_SSE, NDJSON, XDATA
 from tests.support.waiting import eventually
 
-CONTRACTS = tuple(Contract)
+CONTRACTS = (AGENT_BUILDER, LEGACY, XDATA, NDJSON, MODERN, MODERN_SSE)
 MIB = 1 << 20
 WARM_UP = 1000
 CALLS = 3000
@@ -215,7 +216,7 @@ class TestRefusedCalls:
 
 
 async def test_calls_leave_nothing_behind(scene: Scene):
-    """Of every contract, with and without progress."""
+    """Of every speaker, with and without progress."""
     load = Load(scene.client, scene.tool("/ndjson"), CONTRACTS, workers=len(CONTRACTS))
     load.start()
     await load.succeeded(WARM_UP, 60)

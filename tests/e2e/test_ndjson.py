@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.pair import NDJSON, QUICK_KEEPALIVE, UNNAMED, Pair
+from tests.support.pair import QUICK_KEEPALIVE, Pair
 from tests.support.scripted_endpoint import Script, ndjson
+from tests.support.speaker import NDJSON, UNNAMED
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

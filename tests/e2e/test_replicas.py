@@ -10,15 +10,8 @@ import httpx2
 from ops.stack import Stack
 from tests.conformance.pack import start_pack
 from tests.support.postgresql import PostgresqlServer
-from tests.support.scene import (
-    Contract,
-    Load,
-    assert_no_faults,
-    assert_usage_is_ledger,
-    call_id_of,
-    ledger,
-    opened,
-)
+from tests.support.scene import Load, assert_no_faults, assert_usage_is_ledger, call_id_of, ledger, opened
+from tests.support.speaker import AGENT_BUILDER, MODERN
 from tests.support.waiting import eventually
 
 # The longest that a frozen replica may hold up the others, and a change of the catalog.
@@ -58,7 +51,7 @@ async def test_a_frozen_replica_costs_its_own_calls_only(postgresql_stack: Stack
         registry.wait_ready()
     clock = asyncio.get_running_loop().time
     async with opened(stack, registries[0], stack.gateway(*registries)) as scene:
-        load = Load(scene.client, scene.tool("/echo"), (Contract.AGENT_BUILDER, Contract.MODERN), workers=16)
+        load = Load(scene.client, scene.tool("/echo"), (AGENT_BUILDER, MODERN), workers=16)
         load.start()
         await load.succeeded(200)
         for frozen in registries[1:]:

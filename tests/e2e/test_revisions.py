@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.pair import (
+from tests.support.pair import Pair
+from tests.support.speaker import (
     AGENT_BUILDER,
     BOTH,
     CAPABILITIES_META,
@@ -20,7 +21,6 @@ from tests.support.pair import (
     VERSION_META,
     XDATA,
     Json,
-    Pair,
     Speaker,
     message,
     sentinel,

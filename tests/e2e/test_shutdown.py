@@ -17,10 +17,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from ops.stack import Process, Stack
 from tests.support.nameserver import Nameserver
 from tests.support.postgresql import PostgresqlServer
-from tests.support.scene import Contract, Load, Reply, Scene, assert_no_faults, ledger, metric, opened
+from tests.support.scene import Load, Reply, Scene, assert_no_faults, ledger, metric, opened
+from tests.support.speaker import AGENT_BUILDER, LEGACY, MODERN_SSE, NDJSON, XDATA, Speaker
 from tests.support.waiting import eventually
 
-CONTRACTS = (Contract.AGENT_BUILDER, Contract.LEGACY, Contract.XDATA, Contract.NDJSON, Contract.MODERN_SSE)
+CONTRACTS = (AGENT_BUILDER, LEGACY, XDATA, NDJSON, MODERN_SSE)
 SHORT_GRACE = 1
 # What an end takes besides its grace, on a busy machine.
 SLACK_SECONDS = 6.0
@@ -56,9 +57,9 @@ async def at_new_registry(stack: Stack, **settings: str) -> AsyncIterator[tuple[
     assert_no_faults(*stack.processes)
 
 
-async def running_calls(scene: Scene, tool: str) -> dict[Contract, asyncio.Task[Reply]]:
-    """A call by each contract, which its endpoint has got and does not answer yet."""
-    calls = {contract: asyncio.create_task(scene.client.call(tool, contract=contract)) for contract in CONTRACTS}
+async def running_calls(scene: Scene, tool: str) -> dict[Speaker, asyncio.Task[Reply]]:
+    """A call by each speaker, which its endpoint has got and does not answer yet."""
+    calls = {speaker: asyncio.create_task(scene.client.call(tool, speaker=speaker)) for speaker in CONTRACTS}
     for _ in calls:
         await scene.arrived()
     return calls
@@ -91,8 +92,8 @@ async def test_where_nothing_runs_an_end_waits_for_nobody(stack: Stack):
     registry = stack.registry()
     gateway = stack.gateway(registry)
     async with opened(stack, registry, gateway) as scene, grpc.aio.insecure_channel(registry.address) as channel:
-        for contract in CONTRACTS:
-            assert (await scene.client.call(scene.tool("/echo"), {"n": 1}, contract)).value == {"n": 1}
+        for speaker in CONTRACTS:
+            assert (await scene.client.call(scene.tool("/echo"), {"n": 1}, speaker)).value == {"n": 1}
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
         host, _, port = gateway.address.rpartition(":")
@@ -129,10 +130,10 @@ class TestGateway:
             calls = await running_calls(scene, scene.tool("/gated-progress"))
             began = time.monotonic()
             gateway.popen.send_signal(signal.SIGTERM)
-            for contract, call in calls.items():
+            for speaker, call in calls.items():
                 reply = await call
                 assert_unknown(reply)
-                streamed = contract is not Contract.AGENT_BUILDER
+                streamed = speaker is not AGENT_BUILDER
                 assert [message.get("method") for message in reply.messages[:-1]] == [
                     "notifications/progress" for _ in range(streamed)
                 ]
@@ -160,7 +161,7 @@ class TestGateway:
     async def test_a_client_that_does_not_read_cannot_hold_it_up(self, house: Stack):
         """Its answer is ready and on its way; a second signal does not wait for it."""
         async with at_new_gateway(house) as (scene, gateway):
-            stream = await scene.client.open_call(scene.tool("/size?n=7000000"), contract=Contract.XDATA)
+            stream = await scene.client.open_call(scene.tool("/size?n=7000000"), speaker=XDATA)
             await scene.settled(await scene.arrived())
             gateway.popen.send_signal(signal.SIGTERM)
             await closed(gateway)
@@ -175,12 +176,12 @@ class TestGateway:
         async with at_new_gateway(house) as (scene, gateway):
             tool, replies = scene.tool("/echo"), []
 
-            async def call_until_shut(contract: Contract) -> None:
+            async def call_until_shut(speaker: Speaker) -> None:
                 with contextlib.suppress(aiohttp.ClientConnectionError):
                     while True:
-                        replies.append(await scene.client.call(tool, contract=contract))
+                        replies.append(await scene.client.call(tool, speaker=speaker))
 
-            clients = [asyncio.create_task(call_until_shut(contract)) for contract in CONTRACTS * 2]
+            clients = [asyncio.create_task(call_until_shut(speaker)) for speaker in CONTRACTS * 2]
             await eventually(lambda: len(replies) > 100)
             gateway.popen.send_signal(signal.SIGTERM)
             await asyncio.gather(*clients)
@@ -231,8 +232,8 @@ class TestRegistry:
             executed = scene.endpoint.executions
             registry.popen.send_signal(signal.SIGTERM)
             refused = await self.until_refused(scene)
-            for contract in CONTRACTS:
-                refused.append(await scene.client.call(tool, contract=contract))
+            for speaker in CONTRACTS:
+                refused.append(await scene.client.call(tool, speaker=speaker))
             for reply in refused:
                 assert (reply.reason, reply.error["safe_to_retry"]) == ("SERVICE_UNAVAILABLE", True)
             assert scene.endpoint.executions == executed

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from ops.stack import Stack
-from tests.support.scene import Contract, Scene, assert_no_faults, opened
+from tests.support.scene import Scene, assert_no_faults, opened
 from tests.support.scripted_endpoint import Script
+from tests.support.speaker import AGENT_BUILDER
 
 CALLS = 150
 # Cores are shared with whatever else runs; a check that held the event loop would take seconds.
@@ -44,7 +45,7 @@ SLOW: dict[str, tuple[dict[str, Any], Callable[[], Any]]] = {
 
 async def timed(scene: Scene, tool: str) -> float:
     began = time.perf_counter()
-    assert (await scene.client.call(tool, {"a": "x"}, Contract.AGENT_BUILDER)).value
+    assert (await scene.client.call(tool, {"a": "x"}, AGENT_BUILDER)).value
     return time.perf_counter() - began
 
 

@@ -9,19 +9,9 @@ import pytest
 
 from naru.v1.execution_pb2 import Call
 from ops.stack import Process
-from tests.support.pair import (
-    AGENT_BUILDER,
-    LEGACY,
-    LEGACY_REVISIONS,
-    MODERN,
-    NDJSON,
-    UNNAMED,
-    XDATA,
-    Json,
-    Pair,
-    Speaker,
-)
+from tests.support.pair import Pair
 from tests.support.scripted_endpoint import Script, ndjson, sse
+from tests.support.speaker import AGENT_BUILDER, LEGACY, LEGACY_REVISIONS, MODERN, NDJSON, UNNAMED, XDATA, Json, Speaker
 from tests.support.waiting import eventually
 from tests.support.wire import Event, parse_events
 

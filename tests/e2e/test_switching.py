@@ -17,11 +17,12 @@ from naru.v1 import accounts_pb2
 from ops.admin import Admin, Credential
 from ops.stack import Stack
 from tests.support.postgresql import PostgresqlServer
-from tests.support.scene import Contract, Reply, Scene, assert_no_faults, definition, metric, opened
+from tests.support.scene import Reply, Scene, assert_no_faults, definition, metric, opened
 from tests.support.scripted_endpoint import Script
+from tests.support.speaker import AGENT_BUILDER, MODERN, XDATA, Speaker
 from tests.support.waiting import eventually
 
-CONTRACTS = (Contract.AGENT_BUILDER, Contract.MODERN, Contract.XDATA)
+CONTRACTS = (AGENT_BUILDER, MODERN, XDATA)
 WORKERS = 6
 # Calls that begin after each change, before the next is made.
 CALLS_A_STATE = 12
@@ -81,9 +82,9 @@ async def under_load(scene: Scene, tool: str, first: str, changes: list[Change])
     working = True
 
     async def work(number: int) -> None:
-        contract = CONTRACTS[number % len(CONTRACTS)]
+        speaker = CONTRACTS[number % len(CONTRACTS)]
         while working:
-            await history.call(lambda: scene.client.call(tool, contract=contract))
+            await history.call(lambda: scene.client.call(tool, speaker=speaker))
 
     workers = [asyncio.create_task(work(number)) for number in range(WORKERS)]
 
@@ -161,15 +162,15 @@ async def test_no_call_with_a_revoked_secret_is_admitted(scene: Scene):
         assert reply.value == {"version": version}
 
 
-async def shown(scene: Scene, name: str, contract: Contract) -> list[str]:
+async def shown(scene: Scene, name: str, speaker: Speaker) -> list[str]:
     """What `tools/list` says of a tool, or "" where it is not in it: asked twice, since replicas take turns."""
-    listings = [await scene.client.list(contract) for _ in range(2)]
+    listings = [await scene.client.list(speaker) for _ in range(2)]
     return [listing[name]["description"] if name in listing else "" for listing in listings]
 
 
-async def called(scene: Scene, name: str, contract: Contract) -> list[Reply]:
+async def called(scene: Scene, name: str, speaker: Speaker) -> list[Reply]:
     """Two calls of a tool, one on each replica."""
-    return [await scene.client.call(name, contract=contract) for _ in range(2)]
+    return [await scene.client.call(name, speaker=speaker) for _ in range(2)]
 
 
 @pytest.fixture
@@ -192,24 +193,24 @@ async def test_list_and_call_agree_at_once_on_every_replica(scene: Scene):
     admins = [scene.stack.admin(registry) for registry in scene.stack.registries]
     for number, version in enumerate([*names[1:], names[0]]):
         admins[number % 2].activate("shown", version)
-        for contract in CONTRACTS:
-            assert await shown(scene, "shown", contract) == [f"shown {version}"] * 2
-            assert [reply.value for reply in await called(scene, "shown", contract)] == [{"version": version}] * 2
+        for speaker in CONTRACTS:
+            assert await shown(scene, "shown", speaker) == [f"shown {version}"] * 2
+            assert [reply.value for reply in await called(scene, "shown", speaker)] == [{"version": version}] * 2
     admins[1].deactivate("shown", names[0])
-    for contract in CONTRACTS:
-        assert await shown(scene, "shown", contract) == ["", ""]
-        assert [reply.reason for reply in await called(scene, "shown", contract)] == ["TOOL_NOT_ACTIVE"] * 2
+    for speaker in CONTRACTS:
+        assert await shown(scene, "shown", speaker) == ["", ""]
+        assert [reply.reason for reply in await called(scene, "shown", speaker)] == ["TOOL_NOT_ACTIVE"] * 2
 
 
 @pytest.mark.usefixtures("both_served")
 async def test_an_ambiguous_tool_is_ambiguous_on_every_replica_and_runs_nowhere(scene: Scene):
     names = versions(scene, "ambiguous", 2)
     scene.admin.activate("ambiguous", names[1], keep_others_active=True)
-    for contract in CONTRACTS:
-        for reply in await called(scene, "ambiguous", contract):
+    for speaker in CONTRACTS:
+        for reply in await called(scene, "ambiguous", speaker):
             assert (reply.reason, reply.error["safe_to_retry"]) == ("TOOL_VERSION_AMBIGUOUS", False)
-        assert await shown(scene, "ambiguous", contract) == ["", ""]
+        assert await shown(scene, "ambiguous", speaker) == ["", ""]
     assert scene.endpoint.executions == 0
     scene.stack.admin(scene.stack.registries[1]).activate("ambiguous", names[0])
-    for contract in CONTRACTS:
-        assert [reply.value for reply in await called(scene, "ambiguous", contract)] == [{"version": names[0]}] * 2
+    for speaker in CONTRACTS:
+        assert [reply.value for reply in await called(scene, "ambiguous", speaker)] == [{"version": names[0]}] * 2

@@ -11,18 +11,9 @@ from typing import Any
 import pytest
 
 from ops.stack import Process
-from tests.support.pair import (
-    AGENT_BUILDER,
-    LEGACY,
-    MODERN,
-    QUICK_KEEPALIVE,
-    QUICK_STREAM_AFTER,
-    XDATA,
-    Pair,
-    Speaker,
-    Tool,
-)
+from tests.support.pair import QUICK_KEEPALIVE, QUICK_STREAM_AFTER, Pair, Tool
 from tests.support.scene import metric
+from tests.support.speaker import AGENT_BUILDER, LEGACY, MODERN, XDATA, Speaker
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

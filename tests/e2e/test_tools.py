@@ -10,7 +10,9 @@ import pytest_asyncio
 
 from naru.v1.accounts_pb2 import Account, UpdateAccountRequest
 from naru.v1.registry_pb2 import GetToolRequest, ListToolVersionsRequest
-from tests.support.pair import (
+from tests.support.pair import Pair, Tool, running_pair
+from tests.support.scripted_endpoint import Script, ScriptedEndpoint
+from tests.support.speaker import (
     AGENT_BUILDER,
     BOTH,
     CAPABILITIES_META,
@@ -21,13 +23,9 @@ from tests.support.pair import (
     VERSION_META,
     XDATA,
     Json,
-    Pair,
     Speaker,
-    Tool,
-    running_pair,
     sentinel,
 )
-from tests.support.scripted_endpoint import Script, ScriptedEndpoint
 from tests.support.wire import Header, Reply
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from ops.stack import Process
-from tests.support.pair import AGENT_BUILDER, BOTH, EVERYBODY, LEGACY, MODERN, UNNAMED, XDATA, Pair, Speaker, replaced
+from tests.support.pair import Pair
 from tests.support.scripted_endpoint import HANGUL
+from tests.support.speaker import AGENT_BUILDER, BOTH, EVERYBODY, LEGACY, MODERN, UNNAMED, XDATA, Speaker, replaced
 from tests.support.wire import Header, Reply, Wire
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from ops.admin import Credential
-from tests.support.pair import AGENT_BUILDER, LEGACY, UNNAMED, XDATA, Json, Pair, Speaker
+from tests.support.pair import Pair
 from tests.support.scripted_endpoint import ndjson
+from tests.support.speaker import AGENT_BUILDER, LEGACY, UNNAMED, XDATA, Json, Speaker
 from tests.support.wire import Reply, parse_events
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -1,4 +1,4 @@
-"""A scene for fault tests: a running pair, tools on a scripted endpoint, clients of each contract, and what shows.
+"""A scene for fault tests: a running pair, tools on a scripted endpoint, clients of each speaker, and what shows.
 
 async with opened(stack.registry(), stack.gateway(), …) as scene:
     tool = scene.tool("/gate")
@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import count, pairwise
 from typing import Any, NamedTuple
 
@@ -30,38 +29,16 @@ from ops.admin import Admin, Credential
 from ops.stack import Process, Stack
 from tests.support.postgresql import PostgresqlServer
 from tests.support.scripted_endpoint import Received, ScriptedEndpoint
+from tests.support.speaker import LEGACY, Speaker, message, replaced
 from tests.support.waiting import eventually
 
 ANSWER_SECONDS = 20.0
 # How long a client of a load waits after it was told to come again.
 _BACKOFF_SECONDS = 0.02
-_MODERN = "2026-07-28"
-_META = "io.modelcontextprotocol/"
 _RESET = struct.pack("ii", 1, 0)
 
 _tools = count(1)
 _ids = count(1)
-
-
-class Contract(Enum):
-    """Who asks, and in which form the answer is carried."""
-
-    AGENT_BUILDER = "application/json"
-    LEGACY = "application/json, text/event-stream"
-    XDATA = "text/event-stream"
-    NDJSON = "application/x-ndjson"
-    MODERN = "modern, late commit"
-    MODERN_SSE = "modern, SSE"
-
-    @property
-    def modern(self) -> bool:
-        return self in (Contract.MODERN, Contract.MODERN_SSE)
-
-    @property
-    def accept(self) -> str:
-        if self is Contract.MODERN_SSE:
-            return "text/event-stream"
-        return Contract.LEGACY.value if self is Contract.MODERN else self.value
 
 
 class Reply(NamedTuple):
@@ -168,42 +145,30 @@ class Client:
         self,
         method: str,
         params: dict[str, Any] | None = None,
-        contract: Contract = Contract.LEGACY,
+        speaker: Speaker = LEGACY,
         *,
         headers: Mapping[str, str] | None = None,
     ) -> Open:
         """Sends a request, with its id for its progress token, and waits for the head of the answer."""
         number = next(_ids)
-        params = {**(params or {}), "_meta": {"progressToken": number}}
-        sent = {"Accept": contract.accept, "Authorization": self.credential.basic, **(headers or {})}
-        if contract.modern:
-            params["_meta"] |= {f"{_META}protocolVersion": _MODERN, f"{_META}clientCapabilities": {}}
-            sent |= {"MCP-Protocol-Version": _MODERN, "Mcp-Method": method}
-            if "name" in params:
-                sent["Mcp-Name"] = params["name"]
-        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        built = message(speaker, method, params, id=number, meta={"progressToken": number})
+        sent = dict(replaced(built.headers, [("Authorization", self.credential.basic), *(headers or {}).items()]))
         async with asyncio.timeout(ANSWER_SECONDS):
-            response = await self._session.post(f"{self.gateway.url}/mcp", json=message, headers=sent)
+            response = await self._session.post(f"{self.gateway.url}/mcp", data=built.body, headers=sent)
         return Open(response, number)
 
-    async def ask(
-        self, method: str, params: dict[str, Any] | None = None, contract: Contract = Contract.LEGACY
-    ) -> Reply:
-        return await (await self.open(method, params, contract)).rest()
+    async def ask(self, method: str, params: dict[str, Any] | None = None, speaker: Speaker = LEGACY) -> Reply:
+        return await (await self.open(method, params, speaker)).rest()
 
-    async def open_call(
-        self, tool: str, arguments: dict[str, Any] | None = None, contract: Contract = Contract.LEGACY
-    ) -> Open:
-        return await self.open("tools/call", {"name": tool, "arguments": arguments or {}}, contract)
+    async def open_call(self, tool: str, arguments: dict[str, Any] | None = None, speaker: Speaker = LEGACY) -> Open:
+        return await self.open("tools/call", {"name": tool, "arguments": arguments or {}}, speaker)
 
-    async def call(
-        self, tool: str, arguments: dict[str, Any] | None = None, contract: Contract = Contract.LEGACY
-    ) -> Reply:
-        return await (await self.open_call(tool, arguments, contract)).rest()
+    async def call(self, tool: str, arguments: dict[str, Any] | None = None, speaker: Speaker = LEGACY) -> Reply:
+        return await (await self.open_call(tool, arguments, speaker)).rest()
 
-    async def list(self, contract: Contract = Contract.LEGACY) -> dict[str, dict[str, Any]]:
+    async def list(self, speaker: Speaker = LEGACY) -> dict[str, dict[str, Any]]:
         """The tools of `tools/list`, by name."""
-        reply = await self.ask("tools/list", contract=contract)
+        reply = await self.ask("tools/list", speaker=speaker)
         return {tool["name"]: tool for tool in reply.envelope["result"]["tools"]}
 
     async def get(self, path: str) -> tuple[int, dict[str, Any]]:
@@ -226,7 +191,7 @@ _QUERY = "SELECT call_id, client_id, request_id, state FROM calls"
 
 
 def ledger(stack: Stack, postgresql: PostgresqlServer | None = None) -> dict[str, Row]:
-    """All calls in the ledger, by call id, read from the database itself: the contract lists none."""
+    """All calls in the ledger, by call id, read from the database itself."""
     if postgresql is None:
         path = stack.database_url.removeprefix("sqlite:///")
         with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
@@ -333,7 +298,7 @@ class Load:
 
     client: Client
     tool: str
-    contracts: tuple[Contract, ...]
+    speakers: tuple[Speaker, ...]
     workers: int = 8
     replies: list[Reply] = field(default_factory=list)
     # When calls succeeded, by the event loop's clock.
@@ -344,9 +309,9 @@ class Load:
         self._tasks = [asyncio.create_task(self._work(number)) for number in range(self.workers)]
 
     async def _work(self, number: int) -> None:
-        contract = self.contracts[number % len(self.contracts)]
+        speaker = self.speakers[number % len(self.speakers)]
         while self._go:
-            reply = await self.client.call(self.tool, {"worker": number}, contract)
+            reply = await self.client.call(self.tool, {"worker": number}, speaker)
             self.replies.append(reply)
             if not reply.reason:
                 self.successes.append(asyncio.get_running_loop().time())
