@@ -35,7 +35,13 @@ async def serve(settings: Settings) -> None:
     app = create_app(settings)
     gateway: Gateway = app.state.gateway
     listener = _listen(settings.bind)
-    facts = {"address": str(Bind(settings.bind.host, listener.getsockname()[1]))}
+    facts: dict[str, object] = {
+        "address": str(Bind(settings.bind.host, listener.getsockname()[1])),
+        "paths": settings.mcp_paths,
+        "registry": settings.registry,
+        "execution": settings.execution,
+        "tls": settings.registry_ca is not None,
+    }
     if settings.metrics_bind is not None:
         try:
             facts["metrics"] = str(start_metrics(settings.metrics_bind, gateway.mcp.metrics.registry))
@@ -64,7 +70,7 @@ class Server(uvicorn.Server):
     `facts` go into the line that says that it is ready.
     """
 
-    def __init__(self, config: uvicorn.Config, gateway: Gateway, grace: float, facts: dict[str, str]) -> None:
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, grace: float, facts: dict[str, object]) -> None:
         super().__init__(config)
         self._gateway = gateway
         self._grace = grace

@@ -139,8 +139,12 @@ async def gateway_findings(access: Access) -> list[Finding]:
     if alive != 200:
         message = f"what answers at {where} is not Naru's gateway (HTTP {alive} for /healthz)"
         return [Finding("gateway", State.WRONG, message, "NARU_URL", remedy)]
+    readiness = readiness_of(detail)
     if ready != 200:
-        return [unready(where, detail)]
+        return [unready(f"the gateway at {where} is not ready", readiness)]
+    if readiness.troubles:
+        degraded = unready(f"the gateway at {where} runs calls and nothing else", readiness)
+        return [degraded, *await credential_findings(access)]
     return [Finding("gateway", State.OK, f"{where} is ready"), *await credential_findings(access)]
 
 
@@ -151,17 +155,21 @@ class Readiness(msgspec.Struct):
     troubles: list[str] = []
 
 
-def unready(where: str, body: str) -> Finding:
+def readiness_of(body: str) -> Readiness:
     try:
-        readiness = msgspec.json.decode(body, type=Readiness)
+        return msgspec.json.decode(body, type=Readiness)
     except msgspec.DecodeError:
-        readiness = Readiness()
+        return Readiness()
+
+
+def unready(what: str, readiness: Readiness) -> Finding:
     told = "; ".join(readiness.troubles) or readiness.status or "it does not say why"
-    message = f"the gateway at {where} is not ready: {told}"
+    message = f"{what}: {told}"
     if "GATEWAY_REGISTRY_TOKEN" in told:
         remedy = "take the value of the registry's REGISTRY_SERVICE_TOKEN"
         return Finding("gateway", State.WRONG, message, "GATEWAY_REGISTRY_TOKEN", remedy)
-    return Finding("gateway", State.WRONG, message, "GATEWAY_REGISTRY", "does it lead to a registry that serves?")
+    remedy = "does it (and GATEWAY_EXECUTION, if execution is a process of its own) lead to one that serves?"
+    return Finding("gateway", State.WRONG, message, "GATEWAY_REGISTRY", remedy)
 
 
 async def get(access: Access, path: str) -> tuple[int, str]:

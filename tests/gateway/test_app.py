@@ -427,6 +427,50 @@ class TestHealth:
             assert status == 503
             assert body["troubles"] == ["GATEWAY_REGISTRY_TOKEN: the registry refuses it"]
 
+    @asynccontextmanager
+    async def split(self, registry: Script, execution: Script) -> AsyncIterator[Any]:
+        async with (
+            registry_server(registry) as (port, registry_serves),
+            registry_server(execution) as (other, runs),
+            gateway_process(port, GATEWAY_EXECUTION=f"dns:///127.0.0.1:{other}") as gateway,
+        ):
+            yield gateway, registry_serves, runs
+
+    async def test_a_split_service_is_asked_on_both_sides(self):
+        registry, execution = Script(), Script()
+        async with self.split(registry, execution) as (gateway, _, runs):
+            assert await self.ready(gateway) == (200, {"status": "ok"})
+            await runs(False)
+            troubles = ["naru.v1.Execution: not serving"]
+            assert await self.ready(gateway) == (503, {"status": "unavailable", "troubles": troubles})
+            await runs(True)
+            execution.refuse_token = True
+            troubles = ["GATEWAY_REGISTRY_TOKEN: the execution service refuses it"]
+            assert await self.ready(gateway) == (503, {"status": "unavailable", "troubles": troubles})
+
+    async def test_calls_run_without_the_registrys_own_side(self):
+        registry, execution = Script(), Script()
+        async with self.split(registry, execution) as (gateway, registry_serves, _):
+            await registry_serves(False)
+            troubles = ["naru.v1.Accounts: not serving", "naru.v1.Registry: not serving"]
+            assert await self.ready(gateway) == (200, {"status": "degraded", "troubles": troubles})
+            assert (await post(gateway, tool_call(), **AGENT_BUILDER)).json["result"]["isError"] is False
+            await registry_serves(True)
+            registry.refuse_token = True
+            troubles = ["GATEWAY_REGISTRY_TOKEN: the registry refuses it"]
+            assert await self.ready(gateway) == (200, {"status": "degraded", "troubles": troubles})
+
+    async def test_the_log_names_the_side_that_is_away_and_is_back(self, script):
+        async with registry_server(script) as (port, _):
+            pass
+        async with registry_server(script) as (here, _):
+            settings = {"GATEWAY_EXECUTION": f"dns:///127.0.0.1:{port}"}
+            async with gateway_process(here, **settings) as gateway:
+                await gateway.record("the execution service is away", target=f"dns:///127.0.0.1:{port}")
+                async with registry_server(script, port):
+                    await gateway.record("the execution service is back")
+                    assert not [record for record in gateway.records if record["event"].startswith("the registry")]
+
     async def test_the_registry_goes_and_comes_back(self, script):
         async with registry_server(script) as (port, _):
             pass
