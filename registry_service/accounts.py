@@ -16,16 +16,15 @@ from naru.v1 import accounts_pb2, accounts_pb2_grpc
 from registry_service.catalog import Catalog
 from registry_service.errors import (
     AccountNotFoundError,
-    PageTokenInvalidError,
     PlanNotFoundError,
     RequestInvalidError,
     SecretNotFoundError,
     TokenInvalidError,
 )
 from registry_service.identity.caller import CALLER
-from registry_service.identity.credentials import LIVE_SECRETS, authenticate, digest, new_client_id, new_secret
+from registry_service.identity.credentials import LIVE_SECRETS, digest, new_client_id, new_secret
 from registry_service.identity.plans import Plan
-from registry_service.rpc.pagination import key_after, page_size, page_token, timestamp
+from registry_service.rpc.pagination import PageTokens, page_size, timestamp
 from registry_service.storage.database import Database
 from registry_service.storage.models import Account, Secret, Usage, now_micros
 
@@ -41,10 +40,13 @@ _FIELDS = ("display_name", "plan", "state")
 class AccountsServicer(accounts_pb2_grpc.AccountsServicer):
     """A change is in force on every replica once its method has returned: the next admission sees its revision."""
 
-    def __init__(self, *, database: Database, catalog: Catalog, plans: Mapping[str, Plan], pepper: bytes) -> None:
+    def __init__(
+        self, *, database: Database, catalog: Catalog, plans: Mapping[str, Plan], pages: PageTokens, pepper: bytes
+    ) -> None:
         self._database = database
         self._catalog = catalog
         self._plans = plans
+        self._pages = pages
         self._pepper = pepper
 
     async def CreateAccount(  # noqa: N802
@@ -74,14 +76,15 @@ class AccountsServicer(accounts_pb2_grpc.AccountsServicer):
         size = page_size(request.page_size)
         query = select(Account).order_by(Account.create_time, Account.client_id).limit(size + 1)
         if request.page_token:
-            query = query.where(tuple_(Account.create_time, Account.client_id) > _position(request.page_token))
+            after = _position(self._pages.key_after("accounts", request.page_token))
+            query = query.where(tuple_(Account.create_time, Account.client_id) > after)
         async with self._database.sessions() as session:
             rows = list(await session.scalars(query))
             page, rest = rows[:size], rows[size:]
             live = await _live_secrets(session, [row.client_id for row in page])
         accounts = [_account(row, live.get(row.client_id, [])) for row in page]
         last = f"{page[-1].create_time}:{page[-1].client_id}" if rest else None
-        return accounts_pb2.ListAccountsResponse(accounts=accounts, next_page_token=page_token("accounts", last))
+        return accounts_pb2.ListAccountsResponse(accounts=accounts, next_page_token=self._pages.issue("accounts", last))
 
     async def GetAccount(  # noqa: N802
         self, request: accounts_pb2.GetAccountRequest, context: Context
@@ -137,7 +140,7 @@ class AccountsServicer(accounts_pb2_grpc.AccountsServicer):
     async def Authenticate(  # noqa: N802
         self, request: accounts_pb2.AuthenticateRequest, context: Context
     ) -> accounts_pb2.AuthenticateResponse:
-        entry = authenticate(await self._catalog.fresh(), self._pepper, CALLER.get().credential)
+        entry = (await self._catalog.fresh()).authenticate(CALLER.get().credential)
         return accounts_pb2.AuthenticateResponse(client_id=entry.client_id, plan=entry.plan.name)
 
     async def GetUsage(  # noqa: N802
@@ -162,7 +165,7 @@ class AccountsServicer(accounts_pb2_grpc.AccountsServicer):
         caller = CALLER.get()
         if caller.admin:
             return requested
-        entry = authenticate(await self._catalog.fresh(), self._pepper, caller.credential)
+        entry = (await self._catalog.fresh()).authenticate(caller.credential)
         if requested not in ("", entry.client_id):
             raise TokenInvalidError("the usage of another account needs the admin token")
         return entry.client_id
@@ -258,9 +261,7 @@ def _month(text: str) -> str:
     return text or datetime.now(SEOUL).strftime("%Y-%m")
 
 
-def _position(token: str) -> tuple[int, str]:
-    """Where a page continues: after the account of this time of creation and this client id."""
-    time, _, client_id = key_after("accounts", token).partition(":")
-    if not time.isdecimal() or int(time) >= 2**63:
-        raise PageTokenInvalidError("the page token is not one that this service issued for this list")
+def _position(key: str) -> tuple[int, str]:
+    """Returns where a page continues: after the account of this time of creation and this client id."""
+    time, _, client_id = key.partition(":")
     return int(time), client_id

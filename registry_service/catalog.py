@@ -1,8 +1,7 @@
 """The compiled view of tools, accounts and plans under one revision, in memory: what every call looks at."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -20,54 +19,19 @@ from registry_service.errors import (
     ToolVersionAmbiguousError,
     ToolVersionNotFoundError,
 )
+from registry_service.identity.credentials import AccountEntry, Credential, authenticate
 from registry_service.identity.plans import LANES, Plan
 from registry_service.storage.database import UNAVAILABLE, Database
 from registry_service.storage.models import Account, CatalogRevision, Secret, Tool, ToolVersion
-from registry_service.tools import mcp_tool
-from registry_service.tools.definition import Definition, parse_definition, read_version
-from registry_service.tools.json_document import Fault
-from registry_service.tools.json_schema import SchemaCheck
+from registry_service.tools.active_tool import ActiveTool, Key, Running, read_all
+from registry_service.tools.definition import read_version
+from registry_service.tools.schema_check import CompiledSchemas
 
 # Of a name that a client sent, as much is told back.
 _NAME_TOLD = 64
 _ROWS_AT_ONCE = 500
 
 _log = structlog.get_logger()
-
-Key = tuple[str, str]
-
-
-class Running:
-    """Counts the calls of a version that run in this process. It outlives reloads; the execution changes it."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
-@dataclass(frozen=True, slots=True)
-class AccountEntry:
-    """`state` is a value of the contract's `Account.State`; `secrets` are digests, at most two, oldest first."""
-
-    client_id: str
-    plan: Plan
-    state: int
-    secrets: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ToolEntry:
-    """An active version, ready to run. `legacy_mcp_tool` is empty where it does not differ from `mcp_tool`."""
-
-    name: str
-    version: str
-    definition: Definition
-    mcp_tool: bytes
-    legacy_mcp_tool: bytes
-    arguments: SchemaCheck
-    output: SchemaCheck | None
-    running: Running
 
 
 class AbsentPlan(Plan):
@@ -84,14 +48,19 @@ class AbsentPlan(Plan):
 
 
 class View:
-    """What was true at one revision. Nothing in it changes but `ToolEntry.running`."""
+    """What was true at one revision. Nothing in it changes but `ActiveTool.running`."""
 
-    __slots__ = ("_entries", "_listings", "_others", "accounts", "revision")
+    __slots__ = ("_entries", "_listings", "_others", "_pepper", "accounts", "revision")
 
     def __init__(
-        self, revision: int, accounts: Mapping[str, AccountEntry], tools: Mapping[str, Mapping[str, ToolEntry | None]]
+        self,
+        revision: int,
+        accounts: Mapping[str, AccountEntry],
+        tools: Mapping[str, Mapping[str, ActiveTool | None]],
+        pepper: bytes,
     ) -> None:
         """`tools` holds the active versions of every registered tool, with None for one that cannot be read."""
+        self._pepper = pepper
         self.revision = revision
         self.accounts = accounts
         alone = {name: next(iter(versions.values())) for name, versions in tools.items() if len(versions) == 1}
@@ -102,7 +71,14 @@ class View:
             for lane in LANES
         }
 
-    def resolve(self, name: str, account: AccountEntry, lane: str) -> ToolEntry:
+    def authenticate(self, credential: Credential | None) -> AccountEntry:
+        """Returns the account whose live secret the credential holds.
+
+        Raises UnauthenticatedError and AccountSuspendedError.
+        """
+        return authenticate(self.accounts, self._pepper, credential)
+
+    def resolve(self, name: str, account: AccountEntry, lane: str) -> ActiveTool:
         """Returns the one active version of a tool, which this account may use in this lane.
 
         Raises, in this order: ToolNotFoundError, ToolNotActiveError, ToolVersionAmbiguousError, PermissionDeniedError,
@@ -121,12 +97,12 @@ class View:
             return ToolVersionAmbiguousError(tool=name, active_versions=list(active))
         return ToolNotActiveError(tool=name)
 
-    def listing(self, account: AccountEntry, lane: str) -> Sequence[ToolEntry]:
+    def listing(self, account: AccountEntry, lane: str) -> Sequence[ActiveTool]:
         """Returns the tools that `resolve` returns for this account in this lane, sorted by name."""
         return [entry for entry in self._listings[lane] if _admits(entry, account)]
 
 
-def permitted(entry: ToolEntry, account: AccountEntry, lane: str) -> ToolEntry:
+def permitted(entry: ActiveTool, account: AccountEntry, lane: str) -> ActiveTool:
     """Returns the version, which this account may use in this lane.
 
     Raises PermissionDeniedError, LaneNotConfiguredError.
@@ -138,7 +114,7 @@ def permitted(entry: ToolEntry, account: AccountEntry, lane: str) -> ToolEntry:
     return entry
 
 
-def _admits(entry: ToolEntry, account: AccountEntry) -> bool:
+def _admits(entry: ActiveTool, account: AccountEntry) -> bool:
     access = entry.definition.access
     return access is None or access.admits(account.client_id, account.plan.name)
 
@@ -160,18 +136,20 @@ class _Rows(NamedTuple):
 
 
 class Catalog:
-    """Keeps the newest view. A version is immutable, so that it is compiled once as long as it stays active."""
+    """Keeps the newest view. A version is immutable, so that it is read once as long as it stays active."""
 
-    def __init__(self, database: Database, plans: Mapping[str, Plan]) -> None:
+    def __init__(self, database: Database, plans: Mapping[str, Plan], pepper: bytes) -> None:
         self._database = database
         self.plans = plans
-        self._compiled: dict[Key, ToolEntry | None] = {}
+        self._known: dict[Key, ActiveTool | None] = {}
         self._running: dict[Key, Running] = {}
         self._absent: dict[str, AbsentPlan] = {}
+        self._held = CompiledSchemas()
+        self._pepper = pepper
         self._lock = asyncio.Lock()
         self._begun = 0
         self._done = 0
-        self.view = View(-1, {}, {})
+        self.view = View(-1, {}, {}, pepper)
 
     async def load(self) -> View:
         """Reads the database, whatever the revision. All who come while one load runs share the next one.
@@ -193,8 +171,8 @@ class Catalog:
             return await self.load()
         return self.view
 
-    async def version(self, tool: str, version: str) -> ToolEntry:
-        """Returns a version, active or not, ready to run. It is compiled anew each time: few are asked for by name.
+    async def version(self, tool: str, version: str) -> ActiveTool:
+        """Returns a version, active or not, ready to run. It is read anew each time: few are asked for by name.
 
         Raises ToolVersionNotFoundError, and what the database raises (`UNAVAILABLE`).
         """
@@ -202,8 +180,8 @@ class Catalog:
             key = await _spelled(session, tool, version)
             definitions = [] if key is None else await _definitions(session, [key])
         if key is not None and definitions:
-            compiled = await asyncio.to_thread(_compile_all, definitions, {key: self._counter(key)})
-            if (entry := compiled[key]) is not None:
+            read = await asyncio.to_thread(read_all, definitions, {key: self._counter(key)}, self._held)
+            if (entry := read[key]) is not None:
                 return entry
         raise ToolVersionNotFoundError(tool=tool[:_NAME_TOLD], version=version[:_NAME_TOLD])
 
@@ -229,13 +207,13 @@ class Catalog:
         if rows.definitions:
             # A large import takes seconds, and the calls of this process must not wait for it.
             counters = {(tool, version): self._counter((tool, version)) for tool, version, _ in rows.definitions}
-            self._compiled |= await asyncio.to_thread(_compile_all, rows.definitions, counters)
+            self._known |= await asyncio.to_thread(read_all, rows.definitions, counters, self._held)
         self._forget(set(rows.active))
-        tools: dict[str, dict[str, ToolEntry | None]] = {name: {} for name in rows.tools}
+        tools: dict[str, dict[str, ActiveTool | None]] = {name: {} for name in rows.tools}
         for name, version in rows.active:
             if name in tools:
-                tools[name][version] = self._compiled[name, version]
-        return View(rows.revision, self._account_entries(rows), tools)
+                tools[name][version] = self._known[name, version]
+        return View(rows.revision, self._account_entries(rows), tools, self._pepper)
 
     async def _rows(self) -> _Rows:
         """Reads until nothing was changed in between: PostgreSQL shows each statement what is newest."""
@@ -247,7 +225,7 @@ class Catalog:
                     revision=revision,
                     tools=(await session.scalars(select(Tool.name).where(Tool.delete_time.is_(None)))).all(),
                     active=active,
-                    definitions=await _definitions(session, [key for key in active if key not in self._compiled]),
+                    definitions=await _definitions(session, [key for key in active if key not in self._known]),
                     accounts=await _accounts(session),
                     secrets=await _secrets(session),
                 )
@@ -259,7 +237,7 @@ class Catalog:
 
     def _forget(self, active: set[Key]) -> None:
         """Drops what is no longer active; a counter stays until its calls have ended."""
-        self._compiled = {key: entry for key, entry in self._compiled.items() if key in active}
+        self._known = {key: entry for key, entry in self._known.items() if key in active}
         self._running = {key: running for key, running in self._running.items() if key in active or running.count}
 
     def _account_entries(self, rows: _Rows) -> dict[str, AccountEntry]:
@@ -277,38 +255,6 @@ class Catalog:
             _log.error("catalog.plan_absent", plan=name)
             plan = self._absent[name] = AbsentPlan(name, "", frozenset())
         return plan
-
-
-def _compile_all(
-    rows: Iterable[tuple[str, str, bytes]], counters: Mapping[Key, Running]
-) -> dict[Key, ToolEntry | None]:
-    return {
-        (tool, version): _compile(tool, version, document, counters[tool, version]) for tool, version, document in rows
-    }
-
-
-def _compile(tool: str, version: str, document: bytes, running: Running) -> ToolEntry | None:
-    definition = parse_definition(document)
-    if isinstance(definition, list):
-        _log_unreadable(tool, version, definition)
-        return None
-    output = definition.output_schema
-    return ToolEntry(
-        name=tool,
-        version=version,
-        definition=definition,
-        mcp_tool=mcp_tool.tool(tool, definition),
-        legacy_mcp_tool=mcp_tool.legacy_tool(tool, definition),
-        arguments=SchemaCheck(definition.input_schema),
-        output=None if output is None else SchemaCheck(output),
-        running=running,
-    )
-
-
-def _log_unreadable(tool: str, version: str, faults: list[Fault]) -> None:
-    # It was checked when it was registered: another release of Naru, or somebody's hand, wrote it.
-    told = [f"{pointer} {message}".strip() for pointer, message in faults[:5]]
-    _log.error("catalog.version_unreadable", tool=tool, version=version, faults=told)
 
 
 async def _revision(session: AsyncSession) -> int:

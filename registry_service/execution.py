@@ -8,10 +8,10 @@ import grpc
 from naru.v1 import errors_pb2, execution_pb2, execution_pb2_grpc, wire
 from registry_service.calls.call import Call, Event, Mailbox, Ready
 from registry_service.calls.runner import Calls
-from registry_service.catalog import AccountEntry, Catalog
+from registry_service.catalog import Catalog
 from registry_service.errors import CallNotFoundError, NaruError
 from registry_service.identity.caller import CALLER, Caller
-from registry_service.identity.credentials import authenticate
+from registry_service.identity.credentials import AccountEntry
 from registry_service.ledger.ledger import CALL_ID
 from registry_service.rpc.pagination import timestamp
 from registry_service.storage.database import Database
@@ -24,11 +24,10 @@ TELL_SECONDS = 0.5
 class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
     """Carries calls to their clients, and shows what the ledger holds of them."""
 
-    def __init__(self, *, calls: Calls, catalog: Catalog, database: Database, pepper: bytes) -> None:
+    def __init__(self, *, calls: Calls, catalog: Catalog, database: Database) -> None:
         self._calls = calls
         self._catalog = catalog
         self._database = database
-        self._pepper = pepper
 
     async def CallTool(  # type: ignore[override]  # noqa: N802 -- the contract's name; a coroutine that writes
         self, request: execution_pb2.CallToolRequest, context: "grpc.aio.ServicerContext[Any, Any]"
@@ -64,9 +63,9 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
 
     async def _account(self, caller: Caller) -> AccountEntry:
         try:
-            return authenticate(self._catalog.view, self._pepper, caller.credential)
+            return self._catalog.view.authenticate(caller.credential)
         except NaruError:
-            return authenticate(await self._catalog.fresh(), self._pepper, caller.credential)
+            return (await self._catalog.fresh()).authenticate(caller.credential)
 
 
 async def _await_end(call: Call, task: "asyncio.Task[Event]", context: "grpc.aio.ServicerContext[Any, Any]") -> None:

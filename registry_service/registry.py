@@ -24,13 +24,21 @@ from registry_service.errors import (
     ToolVersionNotFoundError,
 )
 from registry_service.identity.caller import CALLER
-from registry_service.identity.credentials import authenticate
-from registry_service.rpc.pagination import MAX_PAGE, key_after, page_size, page_token, timestamp
+from registry_service.rpc.pagination import MAX_PAGE, PageTokens, page_size, timestamp
 from registry_service.storage.database import Database
 from registry_service.storage.models import CatalogRevision, Tool, ToolVersion, now_micros
 from registry_service.tools.definition import name_fault, parse_definition, read_version
+from registry_service.tools.definition_lint import Site
 from registry_service.tools.json_document import Fault
-from registry_service.tools.manifest import Entry, Known, ManifestFault, Steps, plan_steps, read_manifest
+from registry_service.tools.manifest import (
+    Entry,
+    Known,
+    ManifestFault,
+    Steps,
+    manifest_warnings,
+    plan_steps,
+    read_manifest,
+)
 from registry_service.upstreams.reach import Reach
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -46,11 +54,12 @@ _T = TypeVar("_T")
 class RegistryServicer(registry_pb2_grpc.RegistryServicer):
     """A change is in force on every replica once its method has returned: the next admission sees its revision."""
 
-    def __init__(self, database: Database, catalog: Catalog, reach: Reach, pepper: bytes) -> None:
+    def __init__(self, database: Database, catalog: Catalog, pages: PageTokens, reach: Reach, site: Site) -> None:
         self._database = database
         self._catalog = catalog
         self._reach = reach
-        self._pepper = pepper
+        self._pages = pages
+        self._site = site
 
     async def ListTools(  # noqa: N802
         self, request: registry_pb2.ListToolsRequest, context: Context
@@ -60,12 +69,12 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
         name = Tool.name.collate("C" if self._database.dialect == "postgresql" else "BINARY")
         query = select(Tool).where(Tool.delete_time.is_(None)).order_by(name).limit(size + 1)
         if request.page_token:
-            query = query.where(name > key_after("tools", request.page_token))
+            query = query.where(name > self._pages.key_after("tools", request.page_token))
         async with self._database.sessions() as session:
             rows = (await session.scalars(query)).all()
             tools = await _tools(session, rows[:size])
         more = rows[size - 1].name if len(rows) > size else None
-        return registry_pb2.ListToolsResponse(tools=tools, next_page_token=page_token("tools", more))
+        return registry_pb2.ListToolsResponse(tools=tools, next_page_token=self._pages.issue("tools", more))
 
     async def GetTool(  # noqa: N802
         self, request: registry_pb2.GetToolRequest, context: Context
@@ -89,7 +98,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
     ) -> registry_pb2.ListToolVersionsResponse:
         size = page_size(request.page_size)
         kind = f"versions of {request.tool}"
-        after = _after_version(kind, request.page_token)
+        after = self._after_version(kind, request.page_token)
         async with self._database.sessions() as session:
             tool = await _find_tool(session, request.tool)
             sizes = await _live_versions(session, tool.name)
@@ -100,8 +109,17 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
             rows = {row.version: row for row in await session.scalars(select(ToolVersion).where(*chosen))}
         more = page[-1] if len(page) < len(rest) else None
         return registry_pb2.ListToolVersionsResponse(
-            tool_versions=[_tool_version(rows[version]) for version in page], next_page_token=page_token(kind, more)
+            tool_versions=[_tool_version(rows[version]) for version in page],
+            next_page_token=self._pages.issue(kind, more),
         )
+
+    def _after_version(self, kind: str, token: str) -> Version | None:
+        if not token:
+            return None
+        try:
+            return read_version(self._pages.key_after(kind, token))
+        except ValueError:
+            raise PageTokenInvalidError("the page token is not one that this service issued") from None
 
     async def GetToolVersion(  # noqa: N802
         self, request: registry_pb2.GetToolVersionRequest, context: Context
@@ -157,11 +175,12 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
     ) -> registry_pb2.ApplyManifestResponse:
         # A large one takes seconds, and the calls of this process must not wait for it.
         entries, faults = await asyncio.to_thread(read_manifest, request.manifest, self._catalog.plans.keys())
+        warnings = await asyncio.to_thread(manifest_warnings, entries, self._site)
+        if request.strict:
+            faults, warnings = [*faults, *warnings], []
         steps = await self._applied(entries, faults, validate_only=request.validate_only)
-        fault = registry_pb2.ApplyManifestResponse.Fault
         return registry_pb2.ApplyManifestResponse(
-            changes=steps.changes,
-            faults=[fault(pointer=pointer, tool=tool, message=message) for pointer, tool, message in steps.faults],
+            changes=steps.changes, faults=_shown(steps.faults), warnings=_shown(warnings)
         )
 
     async def _applied(
@@ -195,12 +214,13 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
         self, request: registry_pb2.ListCatalogRequest, context: Context
     ) -> registry_pb2.ListCatalogResponse:
         view = await self._catalog.fresh()
-        account = authenticate(view, self._pepper, CALLER.get().credential)
+        account = view.authenticate(CALLER.get().credential)
         lane = account.plan.lane(request.requested_lane)
         size = page_size(request.page_size, MAX_PAGE)
         listing = view.listing(account, lane)
+        kind = f"catalog of {account.client_id} in {lane}"
         if request.page_token:
-            after = key_after("catalog", request.page_token)
+            after = self._pages.key_after(kind, request.page_token)
             listing = listing[bisect_right(listing, after, key=lambda entry: entry.name) :]
         sizes = [len(entry.mcp_tool) + len(entry.legacy_mcp_tool) for entry in listing[:size]]
         page = listing[: _fitting(sizes)]
@@ -208,9 +228,14 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
         shown = registry_pb2.ListCatalogResponse.Entry
         return registry_pb2.ListCatalogResponse(
             entries=[shown(tool=entry.mcp_tool, legacy_tool=entry.legacy_mcp_tool) for entry in page],
-            next_page_token=page_token("catalog", more),
+            next_page_token=self._pages.issue(kind, more),
             lane=lane,
         )
+
+
+def _shown(faults: Sequence[ManifestFault]) -> list[registry_pb2.ApplyManifestResponse.Fault]:
+    shown = registry_pb2.ApplyManifestResponse.Fault
+    return [shown(pointer=pointer, tool=tool, message=message) for pointer, tool, message in faults]
 
 
 async def _find_tool(session: AsyncSession, name: str) -> Tool:
@@ -393,12 +418,3 @@ def _fitting(sizes: Sequence[int]) -> int:
         if count and total > MAX_PAGE_BYTES:
             return count
     return len(sizes)
-
-
-def _after_version(kind: str, page_token: str) -> Version | None:
-    if not page_token:
-        return None
-    try:
-        return read_version(key_after(kind, page_token))
-    except ValueError:
-        raise PageTokenInvalidError("the page token is not one that this service issued for this list") from None

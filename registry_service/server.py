@@ -27,6 +27,7 @@ from registry_service.identity.plans import Plan
 from registry_service.ledger.ledger import Ledger
 from registry_service.registry import RegistryServicer
 from registry_service.rpc.border import Gate, GuardedServer
+from registry_service.rpc.pagination import PageTokens
 from registry_service.rpc.tokens import Tokens
 from registry_service.settings import Settings
 from registry_service.storage.database import (
@@ -38,6 +39,7 @@ from registry_service.storage.database import (
 from registry_service.storage.migrations import UnknownRevisionError
 from registry_service.telemetry.metrics import LOOP_LAG_SECONDS, start_metrics
 from registry_service.tools.checks import Checks
+from registry_service.tools.definition_lint import Site
 from registry_service.upstreams.http.client import EndpointClient
 from registry_service.upstreams.reach import Reach
 
@@ -109,7 +111,7 @@ class Process:
     def __init__(self, settings: Settings, plans: Mapping[str, Plan], database: Database) -> None:
         self._settings = settings
         self._database = database
-        self._catalog = Catalog(database, plans)
+        self._catalog = Catalog(database, plans, settings.pepper)
         self._gate = Gate("starting")
         self._health = Health(database)
         self._server = grpc.aio.server(options=_options(settings))
@@ -125,14 +127,15 @@ class Process:
         settings, wanted = self._settings, self._settings.services
         guarded = GuardedServer(self._server, self._gate, Tokens(settings.admin_token, settings.service_token))
         server, names = cast("grpc.aio.Server", guarded), []
+        pages = PageTokens(settings.pepper)
         if "registry" in wanted:
             reach = Reach(settings.endpoint_networks, settings.secrets_dir)
-            registry = RegistryServicer(self._database, self._catalog, reach, settings.pepper)
+            registry = RegistryServicer(self._database, self._catalog, pages, reach, _site(settings, reach))
             registry_pb2_grpc.add_RegistryServicer_to_server(registry, server)
             names.append(registry_pb2.DESCRIPTOR.services_by_name["Registry"].full_name)
         if "accounts" in wanted:
             accounts = AccountsServicer(
-                database=self._database, catalog=self._catalog, plans=plans, pepper=settings.pepper
+                database=self._database, catalog=self._catalog, plans=plans, pages=pages, pepper=settings.pepper
             )
             accounts_pb2_grpc.add_AccountsServicer_to_server(accounts, server)
             names.append(accounts_pb2.DESCRIPTOR.services_by_name["Accounts"].full_name)
@@ -152,17 +155,13 @@ class Process:
             settings.endpoint_networks, settings.secrets_dir, settings.max_result_bytes, checks
         )
         self._calls = Calls(
-            admissions=Admissions(
-                catalog=self._catalog, ledger=ledger, upstream=endpoints, checks=checks, pepper=settings.pepper
-            ),
+            admissions=Admissions(catalog=self._catalog, ledger=ledger, upstream=endpoints, checks=checks),
             ledger=ledger,
             upstream=endpoints,
             default_timeout=settings.default_timeout,
             max_timeout=settings.max_timeout,
         )
-        return ExecutionServicer(
-            calls=self._calls, catalog=self._catalog, database=self._database, pepper=settings.pepper
-        )
+        return ExecutionServicer(calls=self._calls, catalog=self._catalog, database=self._database)
 
     async def listen(self) -> None:
         """Takes the port. Until the database can be used, health says NOT_SERVING and RPCs say why."""
@@ -271,6 +270,11 @@ class Process:
         await asyncio.sleep(lame_duck)
         self._gate.end_streams()
         await self._server.stop(grace - lame_duck + FAREWELL_SECONDS)
+
+
+def _site(settings: Settings, reach: Reach) -> Site:
+    """Only a process that runs calls knows their secrets."""
+    return Site(settings.max_timeout, reach.has_secret if "execution" in settings.services else None)
 
 
 def _options(settings: Settings) -> list[tuple[str, Any]]:

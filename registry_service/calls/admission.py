@@ -7,7 +7,7 @@ import msgspec
 
 from naru.v1 import wire
 from registry_service.calls.call import Call, Ready
-from registry_service.catalog import Catalog, ToolEntry, View, permitted
+from registry_service.catalog import Catalog, View, permitted
 from registry_service.errors import (
     ArgumentsInvalidError,
     Fact,
@@ -18,11 +18,11 @@ from registry_service.errors import (
     ToolBusyError,
     ToolFailedError,
 )
-from registry_service.identity.credentials import authenticate
 from registry_service.ledger.ledger import Admission, Ledger
 from registry_service.storage.models import now_micros
+from registry_service.tools.active_tool import ActiveTool
 from registry_service.tools.checks import Checks
-from registry_service.tools.json_schema import SchemaCheck, Violation
+from registry_service.tools.schema_check import SchemaCheck, Violation
 from registry_service.upstreams.upstream import Prepared, Upstream
 
 # How often a call is checked anew because the catalog changed before it could be admitted.
@@ -34,14 +34,11 @@ _decode = msgspec.json.Decoder().decode
 class Admissions:
     """Decides which calls may run, and has the ledger record those that may."""
 
-    def __init__(
-        self, *, catalog: Catalog, ledger: Ledger, upstream: Upstream[Any], checks: Checks, pepper: bytes
-    ) -> None:
+    def __init__(self, *, catalog: Catalog, ledger: Ledger, upstream: Upstream[Any], checks: Checks) -> None:
         self._catalog = catalog
         self._ledger = ledger
         self._upstream = upstream
         self._checks = checks
-        self._pepper = pepper
 
     async def admit(self, call: Call) -> Ready:
         """Returns the call as it was admitted; the ledger holds it, and it has a place among those of its tool.
@@ -87,7 +84,7 @@ class Admissions:
         rpc = call.rpc
         if rpc.version and not call.caller.admin:
             raise TokenInvalidError(f"naming a version needs the admin token: {wire.ADMIN_TOKEN_KEY}")
-        account = authenticate(view, self._pepper, call.caller.credential)
+        account = view.authenticate(call.caller.credential)
         lane = account.plan.lane(rpc.requested_lane)
         if rpc.version:
             tool = permitted(await self._catalog.version(rpc.name, rpc.version), account, lane)
@@ -108,7 +105,7 @@ class Admissions:
         request = self._request(tool, lane, arguments)
         return Ready(view.revision, account, lane, tool, request, trial=bool(rpc.version))
 
-    def _request(self, tool: ToolEntry, lane: str, arguments: bytes) -> Prepared:
+    def _request(self, tool: ActiveTool, lane: str, arguments: bytes) -> Prepared:
         try:
             prepared: Prepared = self._upstream.prepare(tool, lane, arguments)
         except ToolFailedError as error:
@@ -136,7 +133,7 @@ def _admission(call: Call, ready: Ready) -> Admission:
     )
 
 
-def _check_capabilities(tool: ToolEntry, declared: bytes) -> None:
+def _check_capabilities(tool: ActiveTool, declared: bytes) -> None:
     """Refuses a client that lacks a capability. `declared` is empty where its revision knows no such demand."""
     required = tool.definition.required_client_capabilities
     if required and declared and not _covers(_decode(declared), wanted := _decode(required)):
@@ -152,7 +149,7 @@ def _covers(declared: object, required: object) -> bool:
     )
 
 
-def _check_arguments(tool: ToolEntry, arguments: bytes) -> None:
+def _check_arguments(tool: ActiveTool, arguments: bytes) -> None:
     try:
         value = _decode(arguments)
     except (msgspec.DecodeError, RecursionError):
@@ -163,6 +160,6 @@ def _check_arguments(tool: ToolEntry, arguments: bytes) -> None:
         raise _invalid(tool, violations)
 
 
-def _invalid(tool: ToolEntry, violations: list[Violation]) -> ArgumentsInvalidError:
+def _invalid(tool: ActiveTool, violations: list[Violation]) -> ArgumentsInvalidError:
     told: list[Fact] = [{"pointer": at, "message": message} for at, message in violations]
     return ArgumentsInvalidError(tool=tool.name, violations=told)

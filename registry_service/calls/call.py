@@ -5,10 +5,11 @@ from collections import deque
 from typing import NamedTuple, TypeAlias
 
 from naru.v1 import errors_pb2, execution_pb2
-from registry_service.catalog import AccountEntry, ToolEntry
 from registry_service.identity.caller import Caller
+from registry_service.identity.credentials import AccountEntry
 from registry_service.ledger.ledger import new_call_id
 from registry_service.telemetry.metrics import PROGRESS_DROPPED
+from registry_service.tools.active_tool import ActiveTool
 from registry_service.upstreams.answer import Answer
 from registry_service.upstreams.upstream import Prepared
 
@@ -67,7 +68,7 @@ class Ready(NamedTuple):
     revision: int
     account: AccountEntry
     lane: str
-    tool: ToolEntry
+    tool: ActiveTool
     request: Prepared
     # The admin named the version, which may be inactive.
     trial: bool

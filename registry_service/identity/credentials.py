@@ -11,13 +11,13 @@ import os
 import secrets
 import string
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from naru.v1 import accounts_pb2
 from registry_service.errors import AccountSuspendedError, UnauthenticatedError
-
-if TYPE_CHECKING:
-    from registry_service.catalog import AccountEntry, View
+from registry_service.identity.plans import Plan
 
 CLIENT_ID_PREFIX = "nrci_"
 SECRET_PREFIX = "nrcs_"  # noqa: S105 -- a prefix
@@ -34,6 +34,16 @@ class Credential(NamedTuple):
 
     def __repr__(self) -> str:
         return f"Credential(client_id={self.client_id!r}, secret=…)"
+
+
+@dataclass(frozen=True, slots=True)
+class AccountEntry:
+    """`state` is a value of the contract's `Account.State`; `secrets` are digests, at most two, oldest first."""
+
+    client_id: str
+    plan: Plan
+    state: int
+    secrets: tuple[bytes, ...]
 
 
 def new_client_id() -> str:
@@ -83,7 +93,7 @@ def parse_basic(value: str) -> Credential:
     return Credential(client_id, secret)
 
 
-def authenticate(view: "View", pepper: bytes, credential: Credential | None) -> "AccountEntry":
+def authenticate(accounts: Mapping[str, AccountEntry], pepper: bytes, credential: Credential | None) -> AccountEntry:
     """Returns the account whose live secret the credential holds.
 
     Raises UnauthenticatedError, with one text for an unknown client and a wrong secret, after the same work;
@@ -91,7 +101,7 @@ def authenticate(view: "View", pepper: bytes, credential: Credential | None) -> 
     """
     if credential is None:
         raise UnauthenticatedError("no credential came with the request")
-    entry = view.accounts.get(credential.client_id)
+    entry = accounts.get(credential.client_id)
     presented = digest(pepper, credential.secret)
     first, second = ((entry.secrets if entry else ()) + _NO_DIGESTS)[:LIVE_SECRETS]
     known = hmac.compare_digest(first, presented) | hmac.compare_digest(second, presented)

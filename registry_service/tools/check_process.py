@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from registry_service.tools.json_schema import SchemaCheck, Violation
+from registry_service.tools.schema_check import SchemaCheck, Violation
 
 REQUEST = struct.Struct(">II")
 ANSWER = struct.Struct(">I")

@@ -16,7 +16,7 @@ import structlog
 
 from registry_service.errors import ServiceUnavailableError
 from registry_service.tools.check_process import ANSWER, CHECK_SECONDS, REQUEST, main
-from registry_service.tools.json_schema import SchemaCheck, Violation
+from registry_service.tools.schema_check import SchemaCheck, Violation
 
 # How many run at once, and how long one may wait for its turn and its end.
 PROCESSES = 2
@@ -54,6 +54,8 @@ class Checks:
 
         Raises ServiceUnavailableError where no process gets to it in time.
         """
+        if check.needs_compiling:
+            await asyncio.to_thread(check.compile)
         if check.is_light(raw):
             return _violations_at_once(check, raw)
         try:

@@ -13,6 +13,7 @@ from packaging.version import InvalidVersion, Version
 from registry_service.tools.http_endpoint import endpoint_faults
 from registry_service.tools.json_document import DocumentError, Fault, compact, members, read, shown, token
 from registry_service.tools.json_schema import schema_faults
+from registry_service.tools.schema_lint import near
 
 MAX_DEFINITION_BYTES = 1024 * 1024
 MAX_TEXT = 16 * 1024
@@ -23,11 +24,15 @@ MIN_TIMEOUT_SECONDS = 0.01
 MAX_TIMEOUT_SECONDS = 24 * 3600.0
 MAX_CONCURRENCY = 100_000
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+MAX_NAME = 64
+
+_NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{MAX_NAME}}}")
 _CLIENT_ID = re.compile(r"nrci_[A-Za-z0-9]{21}")
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
+_ACCESS = frozenset(["plans", "accounts"])
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+ANNOTATIONS = ("title", *_HINTS)
 _ICON_SOURCES = ("https://", "http://", "data:")
 
 
@@ -70,9 +75,9 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
 def name_fault(name: object) -> str | None:
     """Returns what is wrong with a tool's name, or None."""
-    if isinstance(name, str) and _NAME.fullmatch(name):
-        return None
-    return "must be a string of 1 to 64 of A-Z a-z 0-9 _ . -"
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return f"must be a string of 1 to {MAX_NAME} of A-Z a-z 0-9 _ . -"
+    return "must not be . or ..: HTTP libraries take it for a step in a path" if name in (".", "..") else None
 
 
 def read_version(text: object) -> Version:
@@ -105,10 +110,23 @@ def parse_definition(raw: bytes, plans: Collection[str] | None = None) -> Defini
     return list(_faults(value, texts, plans)) or _build(text, texts)
 
 
+def stored_definition(document: bytes) -> Definition | list[Fault]:
+    """Reads a definition that was checked when it was registered, perhaps by other rules than today's."""
+    try:
+        definition = _build(document, members(document))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return [Fault("", f"can't be read: {error}")]
+    except KeyError as error:
+        return [Fault("", f"needs the member {error.args[0]}")]
+    if definition.timeout is None and "timeout" in members(document):
+        return [Fault("/timeout", "must be a duration")]
+    return definition
+
+
 def _faults(value: dict[str, object], texts: dict[str, bytes], plans: Collection[str] | None) -> Iterator[Fault]:
     for name in value:
         if name not in _MEMBERS:
-            yield Fault(token(name), f"{shown(name)} is not a member of a definition")
+            yield Fault(token(name), f"{shown(name)} is not a member of a definition{near(name, _MEMBERS)}")
     for name in ("description", "inputSchema", "endpoint"):
         if name not in value:
             yield Fault("", f"needs the member {name}")
@@ -199,14 +217,15 @@ def _nulls(value: object, at: str) -> Iterator[Fault]:
 
 
 def _timeout(value: object, at: str) -> Iterator[Fault]:
-    seconds = _seconds(value)
-    if seconds is None:
+    wanted = seconds(value)
+    if wanted is None:
         yield Fault(at, "must be a number of seconds, or a string such as 500ms, 10s, 2m or 1h")
-    elif not MIN_TIMEOUT_SECONDS <= seconds <= MAX_TIMEOUT_SECONDS:
+    elif not MIN_TIMEOUT_SECONDS <= wanted <= MAX_TIMEOUT_SECONDS:
         yield Fault(at, f"must be at least {MIN_TIMEOUT_SECONDS} and at most {MAX_TIMEOUT_SECONDS:.0f} seconds")
 
 
-def _seconds(value: object) -> float | None:
+def seconds(value: object) -> float | None:
+    """Returns a duration of a definition in seconds, or None for what isn't one."""
     if isinstance(value, str):
         parts = _DURATION.fullmatch(value)
         return float(parts[1]) * _UNITS[parts[2]] if parts else None
@@ -222,8 +241,8 @@ def _access(value: object, at: str, plans: Collection[str] | None) -> Iterator[F
     if not isinstance(value, dict):
         yield Fault(at, "must be an object with plans, accounts or both")
         return
-    for name in value.keys() - {"plans", "accounts"}:
-        yield Fault(at + token(name), f"{shown(name)} is not a member of access")
+    for name in value.keys() - _ACCESS:
+        yield Fault(at + token(name), f"{shown(name)} is not a member of access{near(name, _ACCESS)}")
     if not any(value.get(name) for name in ("plans", "accounts")):
         yield Fault(at, "must name a plan or an account; leave it out to let everyone use the tool")
     for name in ("plans", "accounts"):
@@ -283,7 +302,7 @@ def _build(text: bytes, texts: Mapping[str, bytes]) -> Definition:
         document=text,
         input_schema=texts["inputSchema"],
         output_schema=texts.get("outputSchema"),
-        timeout=_seconds(entry.timeout),
+        timeout=seconds(entry.timeout),
         max_concurrency=entry.max_concurrency,
         access=entry.access,
         required_client_capabilities=texts.get("requiredClientCapabilities"),

@@ -7,7 +7,8 @@ from urllib.parse import unquote
 
 from registry_service.identity.plans import LANES
 from registry_service.tools.json_document import Fault, shown, token
-from registry_service.tools.json_schema import in_place
+from registry_service.tools.schema_lint import near
+from registry_service.tools.schema_walk import in_place
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 RESULTS = ("json", "mcp")
@@ -29,6 +30,7 @@ _LITERAL = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*")
 _QUERY = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
+_MEMBERS = frozenset(["url", "method", "headers", "result"])
 _SCALARS = {"string", "integer", "number", "boolean"}
 
 # Those of the connection are the HTTP client's; the others are Naru's own and tell the endpoint about the call.
@@ -63,8 +65,8 @@ def endpoint_faults(lanes: object, at: str, input_schema: object) -> Iterator[Fa
 
 
 def _endpoint(endpoint: dict[str, object], at: str, arguments: Mapping[str, list[object]]) -> Iterator[Fault]:
-    for name in endpoint.keys() - {"url", "method", "headers", "result"}:
-        yield Fault(at + token(name), f"{shown(name)} is not a member of an endpoint")
+    for name in endpoint.keys() - _MEMBERS:
+        yield Fault(at + token(name), f"{shown(name)} is not a member of an endpoint{near(name, _MEMBERS)}")
     url = endpoint.get("url")
     if not isinstance(url, str):
         yield Fault(f"{at}/url", "must be a string")

@@ -4,29 +4,23 @@ Nothing is ever fetched: a schema may refer only to itself, and the validators g
 """
 
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, NoReturn
 
 import jsonschema_rs
-import msgspec
 
 from registry_service.tools.json_document import Fault, shown, token, too_deep
-from registry_service.tools.schema_cost import MAX_PATTERN_BYTES, MAX_PATTERNS_BYTES, pattern_size, patterns, rates
-from registry_service.tools.schema_walk import REFERENCES, Place, endless_or_too_many, resolve
-from registry_service.tools.schema_walk import in_place as in_place
+from registry_service.tools.schema_cost import MAX_PATTERN_BYTES, MAX_PATTERNS_BYTES, pattern_size, patterns
+from registry_service.tools.schema_lint import MAX_WARNINGS, null_faults, schema_warnings
+from registry_service.tools.schema_loosen import loosened
+from registry_service.tools.schema_walk import REFERENCES, Position, endless_or_too_many, positions, resolve
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_NESTING = 64
 MAX_SCHEMA_FAULTS = 20
-
-MAX_VIOLATIONS = 20
-MAX_VIOLATIONS_BYTES = 4096
-_MAX_POINTER = 256
 _MAX_MESSAGE = 256
-# The validator collects every violation before it yields the first: 13 µs each, 13 s for a hostile array of a million.
-# Of a value with more nodes than this only the first one is told.
-_MAX_NODES_TOLD_WHOLE = 500
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # The default engine of the validators backtracks for look-around and backreferences: 9 s of the event loop for 50 000
@@ -34,20 +28,10 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _LINEAR = jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES)
 # Tells a pattern that is too large from one that is none.
 _UNBOUNDED = jsonschema_rs.RegexOptions(size_limit=64 * MAX_PATTERN_BYTES)
-_BACKTRACKS = "uses look-around or a backreference, which can take unbounded time"
+_BACKTRACKING = jsonschema_rs.FancyRegexOptions()
+_UNCHECKED = "uses look-around or a backreference: it is served, and not checked"
 _TOO_LARGE = f"compiles to more than {MAX_PATTERN_BYTES} bytes: repeat less"
-# What a check may take of the event loop's time, in nanoseconds. One that may find violations looks at the value twice.
-_INLINE_NS = 10_000_000
-_INLINE_BYTES = 64 * 1024
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _HEADER_TYPES = ("string", "integer", "boolean")
-
-
-class Violation(NamedTuple):
-    """One way in which a value breaks a schema: a JSON Pointer into the value and an English message."""
-
-    pointer: str
-    message: str
 
 
 def _refuse(uri: str) -> NoReturn:
@@ -91,58 +75,6 @@ def dialect_uri(schema: Mapping[str, object]) -> str | None:
     return uri if uri in DIALECTS else None
 
 
-class Position(NamedTuple):
-    """A subschema. `chain`: only `properties` lead to it. `base`: the URI that its references start from."""
-
-    schema: dict[str, object]
-    pointer: str
-    chain: bool
-    base: str
-
-
-_SCHEMA = frozenset(
-    [
-        *("additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not"),
-        *("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
-    ]
-)
-_LIST_OF_SCHEMAS = frozenset(["allOf", "anyOf", "items", "oneOf", "prefixItems"])
-_MAP_OF_SCHEMAS = frozenset(
-    ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"]
-)
-
-
-def positions(root: dict[str, object], id_keyword: str = "$id") -> Iterator[Position]:
-    """Yields the schema and all its subschemas in the document's order, and nothing that is data (`const`, `enum`…).
-
-    Raises ValueError for an identifier that is no URI.
-    """
-    stack = [Position(root, "", True, "")]
-    while stack:
-        above = stack.pop()
-        identity = above.schema.get(id_keyword)
-        base = resolve(above.base, identity) if isinstance(identity, str) else above.base
-        yield above._replace(base=base)
-        below = [
-            Position(child, above.pointer + pointer, above.chain and keyword == "properties", base)
-            for keyword, pointer, child in _children(above.schema)
-            if isinstance(child, dict)
-        ]
-        stack.extend(reversed(below))
-
-
-def _children(schema: dict[str, object]) -> Iterator[tuple[str, str, object]]:
-    for keyword, value in schema.items():
-        if isinstance(value, dict) and keyword in _MAP_OF_SCHEMAS:
-            for name, child in value.items():
-                yield keyword, token(keyword) + token(name), child
-        elif isinstance(value, list) and keyword in _LIST_OF_SCHEMAS:
-            for index, child in enumerate(value):
-                yield keyword, f"{token(keyword)}/{index}", child
-        elif keyword in _SCHEMA:
-            yield keyword, token(keyword), value
-
-
 def schema_faults(raw: bytes, schema: object, at: str, *, arguments: bool) -> list[Fault]:
     """Returns what forbids the registration of a schema.
 
@@ -179,9 +111,9 @@ def _position_faults(dialect: Dialect, schema: dict[str, object], at: str, argum
     try:
         found = list(positions(schema, dialect.id_keyword))
         known = {position.base for position in found}
-        faults = [fault for position in found for fault in _reference_faults(position, known)]
-        places = (Place(position.schema, position.pointer, position.base) for position in found)
-        if costly := endless_or_too_many(schema, places, dialect.id_keyword):
+        faults = list(null_faults(found))
+        faults += [fault for position in found for fault in _reference_faults(position, known)]
+        if costly := endless_or_too_many(schema, found, dialect.id_keyword):
             faults.append(Fault(*costly))
         sizes = (pattern_size(pattern) or 0 for position in found for _, pattern in patterns(position.schema))
         if sum(sizes) > MAX_PATTERNS_BYTES:
@@ -191,6 +123,15 @@ def _position_faults(dialect: Dialect, schema: dict[str, object], at: str, argum
     if arguments:
         faults += _header_faults(found)
     return [Fault(at + fault.pointer, fault.message) for fault in faults[:MAX_SCHEMA_FAULTS]]
+
+
+def warnings_of_schema(schema: dict[str, object], at: str, *, of_arguments: bool) -> list[Fault]:
+    """Returns the slips in a schema without faults. `at` is the JSON Pointer to it."""
+    dialect = DIALECTS[dialect_uri(schema) or DRAFT_2020_12]
+    found = list(positions(schema, dialect.id_keyword))
+    warnings = [Fault(pointer, _UNCHECKED) for pointer, pattern in _patterns(found) if pattern_size(pattern) is None]
+    warnings += itertools.islice(schema_warnings(schema, found, of_arguments=of_arguments), MAX_WARNINGS)
+    return [Fault(at + warning.pointer, warning.message) for warning in warnings]
 
 
 def _reference_faults(position: Position, known: set[str]) -> Iterator[Fault]:
@@ -224,30 +165,29 @@ def _header_faults(found: list[Position]) -> Iterator[Fault]:
 
 
 def _compile_faults(dialect: Dialect, raw: bytes, schema: dict[str, object], at: str) -> list[Fault]:
+    found = list(positions(schema, dialect.id_keyword))
+    faults = [
+        Fault(at + pointer, _TOO_LARGE)
+        for pointer, pattern in _patterns(found)
+        if pattern_size(pattern) is None and _takes(pattern, _UNBOUNDED)
+    ]
+    if faults:
+        return faults[:MAX_SCHEMA_FAULTS]
     try:
-        _compile(dialect, raw)
+        checkable(dialect, raw, schema)
     except jsonschema_rs.ValidationError as error:
         faults = [Fault(at + pointer, "names nothing in this schema") for pointer in _dangling(dialect, schema)]
-        faults += [Fault(at + pointer, message) for pointer, message in _pattern_faults(dialect, schema)]
         return faults[:MAX_SCHEMA_FAULTS] or [Fault(at + _pointer(error.instance_path), _cut(error.message))]
     except ValueError as error:
         return [Fault(at, _cut(str(error)))]
     return []
 
 
-def _pattern_faults(dialect: Dialect, schema: dict[str, object]) -> Iterator[Fault]:
-    for position in positions(schema, dialect.id_keyword):
+def _patterns(found: Iterable[Position]) -> Iterator[tuple[str, str]]:
+    """Yields the regular expressions of a schema, each with its JSON Pointer."""
+    for position in found:
         for keyword, pattern in patterns(position.schema):
-            name = token(pattern) if keyword == "patternProperties" else ""
-            if pattern_size(pattern) is None and (message := _why_refused(pattern)):
-                yield Fault(f"{position.pointer}/{keyword}{name}", message)
-
-
-def _why_refused(pattern: str) -> str:
-    """Returns why a pattern is none that can be bounded; empty for what isn't a regular expression at all."""
-    if _takes(pattern, _UNBOUNDED):
-        return _TOO_LARGE
-    return _BACKTRACKS if _takes(pattern, jsonschema_rs.FancyRegexOptions()) else ""
+            yield f"{position.pointer}/{keyword}{token(pattern) if keyword == 'patternProperties' else ''}", pattern
 
 
 def _takes(pattern: str, engine: jsonschema_rs.FancyRegexOptions | jsonschema_rs.RegexOptions) -> bool:
@@ -277,119 +217,27 @@ def _resolves(registry: jsonschema_rs.Registry, base: str, reference: str) -> bo
     return True
 
 
-def _compile(dialect: Dialect, raw: bytes) -> jsonschema_rs.Validator:
+class Checkable(NamedTuple):
+    """A validator, and the schema that it checks with its subschemas: without patterns that can't be checked."""
+
+    validator: jsonschema_rs.Validator
+    schema: dict[str, object]
+    found: list[Position]
+
+
+def checkable(dialect: Dialect, raw: bytes, schema: dict[str, object]) -> Checkable:
+    """Compiles a schema: its text and its value. Raises ValueError and jsonschema_rs.ValidationError."""
+    text, found = raw.decode(), list(positions(schema, dialect.id_keyword))
+    if any(pattern_size(pattern) is None and _takes(pattern, _BACKTRACKING) for _, pattern in _patterns(found)):
+        schema = loosened(schema, found, dialect.id_keyword)
+        text, found = json.dumps(schema), list(positions(schema, dialect.id_keyword))
     # The mask keeps the caller's values out of messages: they may be long, and secret.
-    return dialect.validator(raw.decode(), retriever=_refuse, mask="value", pattern_options=_LINEAR)
-
-
-class _Root(msgspec.Struct):
-    dialect: str = msgspec.field(name="$schema", default=DRAFT_2020_12)
-
-
-_ROOT = msgspec.json.Decoder(_Root)
-
-
-class SchemaCheck:
-    """A compiled schema. Raises ValueError for a schema that `schema_faults` does not pass."""
-
-    __slots__ = ("_at_once", "_is_valid", "_short", "_validator", "_worst", "schema_json")
-
-    def __init__(self, schema_json: bytes) -> None:
-        uri = dialect_uri({"$schema": _ROOT.decode(schema_json).dialect})
-        if uri is None:
-            raise ValueError("unknown dialect")
-        self.schema_json = schema_json
-        self._validator = _compile(DIALECTS[uri], schema_json)
-        self._is_valid = self._validator.is_valid
-        self._short, self._worst = _limits(msgspec.json.decode(schema_json), DIALECTS[uri].id_keyword)
-        self._at_once = self._worst[-1]
-
-    def is_light(self, raw: bytes) -> bool:
-        """Returns whether the check of this JSON text is so short that the event loop can do it."""
-        size = len(raw)
-        return size <= self._at_once or self._is_light(raw, size)
-
-    def _is_light(self, raw: bytes, size: int) -> bool:
-        depth = raw.count(b"{") + raw.count(b"[") if len(self._short) > 1 else 0
-        if size <= self._worst[min(depth, len(self._worst) - 1)]:
-            return True
-        return size <= self._short[min(depth, len(self._short) - 1)] and _LONG_NUMBER.search(raw) is None
-
-    def violations(self, instance: object) -> list[Violation]:
-        """Returns how a JSON value breaks the schema, at most 20 violations and 4 KiB; an empty list if it does not.
-
-        No message repeats a value of the instance. Of a value of more than 500 nodes only one violation is told.
-        """
-        return [] if self._is_valid(instance) else self._told(instance)
-
-    def _told(self, instance: object) -> list[Violation]:
-        told: list[Violation] = []
-        left = MAX_VIOLATIONS_BYTES
-        for error in self._errors(instance):
-            violation = Violation(_short_pointer(error.instance_path), _message(error))
-            left -= len(msgspec.json.encode(violation._asdict())) + 1
-            if left < 0 or len(told) == MAX_VIOLATIONS:
-                break
-            told.append(violation)
-        return told
-
-    def _errors(self, instance: object) -> Iterator[jsonschema_rs.ValidationError]:
-        if not _larger(instance, _MAX_NODES_TOLD_WHOLE):
-            yield from self._validator.iter_errors(instance)
-            return
-        try:
-            self._validator.validate(instance)
-        except jsonschema_rs.ValidationError as error:
-            yield error
-
-
-def _limits(schema: object, id_keyword: str) -> tuple[list[int], list[int]]:
-    """Returns up to how many bytes a check is light, by the depth of the value: usually, and with long numbers."""
-    if not isinstance(schema, dict):
-        return [_INLINE_BYTES], [_INLINE_BYTES]
-    places = (Place(position.schema, position.pointer, position.base) for position in positions(schema, id_keyword))
-    usual, worst = rates(schema, places, id_keyword)
-    return _bytes(usual), _bytes(worst)
-
-
-def _bytes(rates: list[float]) -> list[int]:
-    return [min(_INLINE_BYTES, int(_INLINE_NS / rate)) for rate in rates]
-
-
-def _larger(value: object, limit: int) -> bool:
-    """Tells whether a JSON value has more than `limit` members and elements in all, without counting them all."""
-    stack = [value]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, dict | list):
-            limit -= len(node)
-            if limit < 0:
-                return True
-            stack.extend(node.values() if isinstance(node, dict) else node)
-    return False
+    validator = dialect.validator(text, retriever=_refuse, mask="value", pattern_options=_LINEAR)
+    return Checkable(validator, schema, found)
 
 
 def _pointer(path: Iterable[str | int]) -> str:
     return "".join(token(str(name)) for name in path)
-
-
-def _short_pointer(path: Iterable[str | int]) -> str:
-    """The pointer, or that of the nearest ancestor which is short enough: names in the path are the caller's too."""
-    pointer = ""
-    for name in path:
-        longer = pointer + token(str(name))
-        if len(longer) > _MAX_POINTER:
-            break
-        pointer = longer
-    return pointer
-
-
-def _message(error: jsonschema_rs.ValidationError) -> str:
-    if not isinstance(error.kind, jsonschema_rs.ValidationErrorKind.FalseSchema):
-        return _cut(error.message)
-    # What a tool without arguments says of any argument.
-    alone = error.schema_path[-1:] == ["additionalProperties"]
-    return "no properties are allowed here" if alone else "no value is allowed here"
 
 
 def _cut(message: str) -> str:

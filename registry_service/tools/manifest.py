@@ -1,5 +1,6 @@
 """Manifests: what they say, and what they would change. Pure; registry.py reads and writes the tables."""
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -7,6 +8,7 @@ from packaging.version import Version
 
 from naru.v1 import registry_pb2
 from registry_service.tools.definition import Definition, name_fault, parse_definition, read_version
+from registry_service.tools.definition_lint import Site, definition_warnings, name_warnings
 from registry_service.tools.json_document import (
     DocumentError,
     Fault,
@@ -19,6 +21,7 @@ from registry_service.tools.json_document import (
     shown,
     token,
 )
+from registry_service.tools.schema_lint import near
 
 MAX_FAULTS = 100
 
@@ -76,7 +79,7 @@ def read_manifest(raw: bytes, plans: Collection[str]) -> tuple[list[Entry], list
     if not isinstance(value, dict) or not isinstance(value.get("tools"), list):
         return [], [ManifestFault("", "", "must be an object whose member tools is an array")]
     faults = [
-        ManifestFault(token(name), "", f"{shown(name)} is not a member of a manifest")
+        ManifestFault(token(name), "", f"{shown(name)} is not a member of a manifest{near(name, ['tools'])}")
         for name in value
         if name != "tools"
     ]
@@ -86,6 +89,19 @@ def read_manifest(raw: bytes, plans: Collection[str]) -> tuple[list[Entry], list
         faults += found
         entries += [entry] if entry else []
     return entries, faults + list(_conflicts(entries))
+
+
+def manifest_warnings(entries: Sequence[Entry], site: Site) -> list[ManifestFault]:
+    """Returns what is allowed in the entries and likely to be a slip."""
+    return list(itertools.islice(_warnings(entries, site), MAX_FAULTS))
+
+
+def _warnings(entries: Sequence[Entry], site: Site) -> Iterator[ManifestFault]:
+    for entry in entries:
+        for message in name_warnings(entry.tool):
+            yield ManifestFault(f"{entry.pointer}/name", entry.tool, message)
+        for pointer, message in definition_warnings(entry.definition, site):
+            yield ManifestFault(entry.pointer + pointer, entry.tool, message)
 
 
 def _read_entry(

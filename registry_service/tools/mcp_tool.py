@@ -11,7 +11,8 @@ import msgspec
 
 from registry_service.tools.definition import Definition
 from registry_service.tools.json_document import join, members, read
-from registry_service.tools.json_schema import DIALECTS, DRAFT_04, dialect_uri, positions
+from registry_service.tools.json_schema import DIALECTS, DRAFT_04, dialect_uri
+from registry_service.tools.schema_walk import positions
 
 # Regular expressions that ECMAScript, with its `u` flag, certainly takes: what else it takes does not matter here.
 _CHARACTER = r"\\(?:[tnrfv^$\\.*+?()\[\]{}|/]|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4})"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jsonschema_rs
 
-from registry_service.tools.schema_walk import Below, Place
+from registry_service.tools.schema_walk import Below, Position
 
 # A pattern that compiles to more is refused, and all patterns of a schema together may have four times as much.
 MAX_PATTERN_BYTES = 2 * 1024 * 1024
@@ -23,10 +23,10 @@ _NS_PER_PATTERN_BYTE = 0.12
 # Reading the JSON, and looking at a value once.
 _READING = 70.0
 _APPLYING = 20.0
-# Numbers of more than 18 digits have one and the same hash, so that each is compared with every other.
 _UNIQUE = 60.0
-_UNIQUE_LONG_NUMBERS = 4000.0
-# Numbers are compared exactly, as fractions.
+# Numbers of more than 18 digits have one and the same hash, so that each is compared with every other; numbers of
+# different kinds are compared exactly, as fractions.
+_UNIQUE_SLOW_NUMBERS = 4000.0
 _NUMBER_IN_ENUM = 2000.0
 _VALUE_IN_ENUM = 40.0
 _NAME = 6.0
@@ -49,17 +49,20 @@ _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 class Rates(NamedTuple):
     """Nanoseconds per byte of a value that nests as deep as the index; the last holds for every deeper one.
 
-    `usual` holds where no number has more than 18 digits, `worst` always.
+    `usual` holds where no number has a fraction, an exponent or more than 18 digits, `worst` always.
     """
 
     usual: list[float]
     worst: list[float]
 
 
-def rates(root: dict[str, object], places: Iterable[Place], id_keyword: str) -> Rates:
+def rates(root: dict[str, object], places: Iterable[Position], id_keyword: str) -> Rates:
     """Returns what a check costs at worst. `places` are the schema and all its subschemas."""
     nodes = _in_order(root, Below(root, places, id_keyword))
-    return Rates(_by_depth(nodes, _UNIQUE), _by_depth(nodes, _UNIQUE_LONG_NUMBERS))
+    usual = _by_depth(nodes, [node.own for node in nodes])
+    if not any(node.slow_numbers for node in nodes):
+        return Rates(usual, usual)
+    return Rates(usual, _by_depth(nodes, [node.own + node.slow_numbers for node in nodes]))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -87,11 +90,12 @@ def patterns(schema: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 class _Node(NamedTuple):
     """A subschema: its own cost, how often the rest of it is looked at, and the places of others in the list.
 
-    `here` apply to the same value; of `one_of` groups one member applies to a value below, of `each` all may.
+    `slow_numbers` is what numbers with a fraction or many digits add. `here` apply to the same value; of `one_of`
+    groups one member applies to a value below, of `each` all may.
     """
 
     own: float
-    unique: bool
+    slow_numbers: float
     times: int
     here: list[int]
     one_of: list[list[int]]
@@ -99,32 +103,40 @@ class _Node(NamedTuple):
 
 
 def _in_order(root: dict[str, object], below: Callable[[dict[str, object]], list[dict[str, object]]]) -> list[_Node]:
-    """Returns every subschema after those that apply to the same value as it; the root is marked by being last."""
-    found: list[dict[str, object]] = []
+    """Returns every subschema after those that apply to the same value as it; the root stands last once more."""
+    found: list[tuple[dict[str, object], list[dict[str, object]], list[list[dict[str, object]]]]] = []
     seen: set[int] = set()
     starts = [root]
     while starts:
         start = starts.pop()
-        stack = [] if id(start) in seen else [(start, iter(below(start)))]
+        stack = [] if id(start) in seen else [(start, here := below(start), iter(here))]
         seen.add(id(start))
         while stack:
-            node, rest = stack[-1]
+            node, here, rest = stack[-1]
             child = next((child for child in rest if id(child) not in seen), None)
             if child is None:
-                found.append(stack.pop()[0])
-                starts.extend(child for group in _groups_below(node) for child in group)
+                stack.pop()
+                groups = _groups_below(node)
+                found.append((node, here, groups))
+                starts.extend(child for group in groups for child in group)
             else:
                 seen.add(id(child))
-                stack.append((child, iter(below(child))))
-    at = {id(schema): index for index, schema in enumerate(found)}
-    nodes = [_node(schema, below(schema), at) for schema in found]
+                stack.append((child, here := below(child), iter(here)))
+    at = {id(schema): index for index, (schema, _, _) in enumerate(found)}
+    nodes = [_node(schema, here, groups, at) for schema, here, groups in found]
     return [*nodes, nodes[at[id(root)]]]
 
 
-def _node(schema: dict[str, object], here: list[dict[str, object]], at: Mapping[int, int]) -> _Node:
-    *one_of, each = ([at[id(child)] for child in group] for group in _groups_below(schema))
+def _node(
+    schema: dict[str, object],
+    here: list[dict[str, object]],
+    groups: list[list[dict[str, object]]],
+    at: Mapping[int, int],
+) -> _Node:
+    *one_of, each = ([at[id(child)] for child in group] for group in groups)
     times = 1 + sum(keyword in schema for keyword in _UNEVALUATED)
-    return _Node(_own(schema), bool(schema.get("uniqueItems")), times, [at[id(child)] for child in here], one_of, each)
+    own, slow_numbers = _own(schema)
+    return _Node(own, slow_numbers, times, [at[id(child)] for child in here], list(filter(None, one_of)), each)
 
 
 def _groups_below(schema: dict[str, object]) -> list[list[dict[str, object]]]:
@@ -140,42 +152,46 @@ def _schemas(values: object) -> list[dict[str, object]]:
     return [value for value in values if isinstance(value, dict)] if isinstance(values, Iterable) else []
 
 
-def _own(schema: Mapping[str, object]) -> float:
-    cost = _APPLYING + sum(_FIXED.get(keyword, 0.0) for keyword in schema)
+def _own(schema: Mapping[str, object]) -> tuple[float, float]:
+    """Returns the cost of a subschema's own keywords, and what slow numbers add to it."""
+    cost, slow = _APPLYING + sum(_FIXED.get(keyword, 0.0) for keyword in schema), 0.0
     for _, pattern in patterns(schema):
         cost += _NS_PER_PATTERN_BYTE * (pattern_size(pattern) or MAX_PATTERN_BYTES)
+    if schema.get("uniqueItems"):
+        cost += _UNIQUE
+        slow += _UNIQUE_SLOW_NUMBERS
     listed = [*_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
     if not all(isinstance(value, str) for value in listed):
-        numbers = sum(isinstance(value, int | float) for value in listed)
-        cost += _NUMBER_IN_ENUM * numbers + _VALUE_IN_ENUM * len(listed)
-    dependent = [schema.get(keyword) for keyword in ("dependentRequired", "dependencies", "properties")]
+        integers = sum(isinstance(value, int) for value in listed)
+        slow += _NUMBER_IN_ENUM * integers
+        if integers < len(listed):
+            cost += _NUMBER_IN_ENUM * sum(isinstance(value, float) for value in listed) + _VALUE_IN_ENUM * len(listed)
+    dependent = [schema.get(keyword) for keyword in ("dependentRequired", "dependencies")]
     names = len(_list(schema.get("required"))) + sum(len(names) for names in dependent if isinstance(names, dict))
-    return cost + _NAME * names
+    return cost + _NAME * names, slow
 
 
 def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _by_depth(nodes: list[_Node], unique: float) -> list[float]:
+def _by_depth(nodes: list[_Node], own: list[float]) -> list[float]:
     """Returns the highest cost of a byte by the depth of the value, from the costs one level above it."""
-    work = sum(1 + len(node.here) + len(node.each) + sum(map(len, node.one_of)) for node in nodes)
-    above = [0.0] * len(nodes)
-    found: list[float] = []
+    inner = [(index, node) for index, node in enumerate(nodes) if node.here or node.each or node.one_of]
+    work = sum(len(node.here) + len(node.each) + sum(map(len, node.one_of)) for _, node in inner)
+    above, found = [0.0] * len(nodes), [_READING]
     for depth in range(_MAX_DEPTH):
         if work * depth > _MAX_WORK:
             return [_ENDLESS]
-        costs: list[float] = []
-        for node in nodes:
-            cost = sum(costs[index] for index in node.here) * node.times
-            if depth == 0:
-                cost += node.own + unique * node.unique
-            else:
-                cost += sum(above[index] for index in node.each) * node.times
-                cost += sum(max((above[index] for index in group), default=0.0) for group in node.one_of)
-            costs.append(min(cost, _ENDLESS))
-        found.append(max(_READING + costs[-1], found[-1] if found else 0.0))
+        costs = [0.0] * len(nodes) if depth else own.copy()
+        for index, node in inner:
+            cost = sum([costs[at] for at in node.here]) + sum([above[at] for at in node.each])
+            cost = costs[index] + cost * node.times
+            for group in node.one_of:
+                cost += max([above[at] for at in group])
+            costs[index] = min(cost, _ENDLESS)
+        found.append(max(_READING + costs[-1], found[-1]))
         if depth and (costs == above or not any(costs)):
             break
         above = costs
-    return found
+    return found[1:]

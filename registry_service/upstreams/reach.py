@@ -46,9 +46,10 @@ class Reach:
     def unknown_secrets(self, texts: Iterable[str]) -> list[str]:
         """Returns the names of the secrets in texts of a definition which this service lacks, each once."""
         names = dict.fromkeys(name for text in texts for name in SECRET.findall(text))
-        return [name for name in names if not self._has(name)]
+        return [name for name in names if not self.has_secret(name)]
 
-    def _has(self, name: str) -> bool:
+    def has_secret(self, name: str) -> bool:
+        """Returns whether a call of this process gets a secret of this name."""
         try:
             self._secrets.read(name)
         except ToolUnreachableError:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
-from registry_service.catalog import ToolEntry
+from registry_service.tools.active_tool import ActiveTool
 from registry_service.upstreams.answer import Answer
 
 # Takes `progress`, `total` (None where unknown) and `message` (empty where there is none).
@@ -45,7 +45,7 @@ P = TypeVar("P", bound=Prepared)
 class Upstream(Protocol[P]):
     """Performs calls by one protocol."""
 
-    def prepare(self, tool: ToolEntry, lane: str, arguments: bytes) -> P:
+    def prepare(self, tool: ActiveTool, lane: str, arguments: bytes) -> P:
         """Maps the arguments of a call; nothing is sent.
 
         Raises ArgumentsInvalidError for values that the tool cannot be sent, ToolFailedError where something is not

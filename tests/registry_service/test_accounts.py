@@ -22,6 +22,7 @@ from registry_service.accounts import AccountsServicer
 from registry_service.catalog import Catalog
 from registry_service.identity.plans import load_plans
 from registry_service.rpc.border import Gate, GuardedServer
+from registry_service.rpc.pagination import PageTokens
 from registry_service.rpc.tokens import Tokens
 from registry_service.storage.models import Secret, Usage
 
@@ -60,10 +61,12 @@ class Client:
 @asynccontextmanager
 async def serving(database):
     plans = load_plans(None)
-    catalog = Catalog(database, plans)
+    catalog = Catalog(database, plans, PEPPER)
     await catalog.load()
     gate, server = Gate("starting"), grpc.aio.server()
-    servicer = AccountsServicer(database=database, catalog=catalog, plans=plans, pepper=PEPPER)
+    servicer = AccountsServicer(
+        database=database, catalog=catalog, plans=plans, pages=PageTokens(PEPPER), pepper=PEPPER
+    )
     guarded = cast(grpc.aio.Server, GuardedServer(server, gate, Tokens(ADMIN, SERVICE)))
     accounts_pb2_grpc.add_AccountsServicer_to_server(servicer, guarded)
     port = server.add_insecure_port("127.0.0.1:0")

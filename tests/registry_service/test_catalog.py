@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, update
 
 from naru.v1 import accounts_pb2
-from registry_service.catalog import AbsentPlan, AccountEntry, Catalog, Running, ToolEntry, View
+from registry_service.catalog import AbsentPlan, Catalog, View
 from registry_service.errors import (
     LaneNotConfiguredError,
     NaruError,
@@ -20,13 +20,16 @@ from registry_service.errors import (
     ToolNotFoundError,
     ToolVersionAmbiguousError,
 )
+from registry_service.identity.credentials import AccountEntry
 from registry_service.identity.plans import LANES, Plan
 from registry_service.storage.database import Database
 from registry_service.storage.models import Account, Secret, Tool, ToolVersion
+from registry_service.tools.active_tool import ActiveTool, Running
 from registry_service.tools.definition import Access, Definition, parse_definition
-from registry_service.tools.json_schema import SchemaCheck
+from registry_service.tools.schema_check import SchemaCheck
 from tests.support.samples import definition, raw
 
+PEPPER = b"pepper-of-the-tests-of-32-bytes!"
 PLANS = {
     "lite": Plan("lite", "real_test", frozenset({"real_test"})),
     "pro": Plan("pro", "production", frozenset(LANES)),
@@ -49,7 +52,7 @@ async def add_version(session, tool, version="1.0", *, active=True, document=Non
 
 @pytest.fixture
 async def catalog(database):
-    return Catalog(database, PLANS)
+    return Catalog(database, PLANS, PEPPER)
 
 
 async def test_an_empty_database_has_an_empty_view(catalog):
@@ -196,7 +199,7 @@ async def test_forgets_what_is_no_longer_active(catalog, database):
     async with database.change() as session:
         await session.execute(delete(ToolVersion))
     await catalog.load()
-    assert (catalog._compiled, catalog._running) == ({}, {})
+    assert (catalog._known, catalog._running) == ({}, {})
 
 
 async def test_loads_at_once_are_few_and_each_sees_what_was_committed_before(catalog, database):
@@ -208,7 +211,7 @@ async def test_loads_at_once_are_few_and_each_sees_what_was_committed_before(cat
             begun.append(1)
             return await super()._read()
 
-    counting = Counting(database, PLANS)
+    counting = Counting(database, PLANS, PEPPER)
 
     async def change_and_load(number):
         async with database.change() as session:
@@ -233,7 +236,7 @@ async def test_a_load_that_fails_fails_for_its_caller_alone(database):
                 raise ServiceUnavailableError("away")
             return await super()._read()
 
-    breaking = Breaking(database, PLANS)
+    breaking = Breaking(database, PLANS, PEPPER)
     first, second = await asyncio.gather(breaking.load(), breaking.load(), return_exceptions=True)
     assert isinstance(first, ServiceUnavailableError)
     assert isinstance(second, View)
@@ -255,8 +258,8 @@ async def test_many_versions_are_read_in_portions(catalog, database):
 class Loud(Catalog):
     """Tells when it has loaded."""
 
-    def __init__(self, database, plans):
-        super().__init__(database, plans)
+    def __init__(self, database, plans, pepper):
+        super().__init__(database, plans, pepper)
         self.loaded = asyncio.Event()
 
     async def load(self):
@@ -269,7 +272,7 @@ async def test_a_replica_hears_of_a_change(postgresql_url):
     one, other = await Database.open(postgresql_url), await Database.open(postgresql_url)
     try:
         await one.migrate()
-        catalog = Loud(other, PLANS)
+        catalog = Loud(other, PLANS, PEPPER)
         before = await catalog.load()
         watching = asyncio.create_task(catalog.watch())
         async with one.change() as session:
@@ -291,7 +294,7 @@ async def test_watching_a_file_ends_when_it_is_cancelled(sqlite_url):
     database = await Database.open(sqlite_url)
     try:
         await database.migrate()
-        catalog = Catalog(database, PLANS)
+        catalog = Catalog(database, PLANS, PEPPER)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await catalog.watch()
@@ -306,11 +309,11 @@ def tool_entry(name, version, lanes=("production",), access=None):
     found = parse_definition(raw(definition(endpoint={lane: {"url": "http://a.test"} for lane in lanes})))
     assert isinstance(found, Definition)
     found = Definition(**{field: getattr(found, field) for field in found.__struct_fields__} | {"access": access})
-    return ToolEntry(name, version, found, b"{}", b"", SchemaCheck(b"{}"), None, Running())
+    return ActiveTool(name, version, found, b"{}", b"", SchemaCheck(b"{}"), None, Running())
 
 
 def view_of(**tools):
-    return View(1, {}, {name: {entry.version: entry for entry in entries} for name, entries in tools.items()})
+    return View(1, {}, {name: {entry.version: entry for entry in entries} for name, entries in tools.items()}, PEPPER)
 
 
 def refusal(view, name, who, lane):
@@ -368,7 +371,7 @@ entries = st.lists(
 )
 def test_the_listing_is_what_a_call_would_run(tools, client_id, plan, lane):
     made = {name: [tool_entry(name, *version) for version in versions] for name, versions in tools.items()}
-    view = View(1, {}, {name: {entry.version: entry for entry in found} for name, found in made.items()})
+    view = View(1, {}, {name: {entry.version: entry for entry in found} for name, found in made.items()}, PEPPER)
     who = account(client_id, plan)
     would_run = [name for name in sorted(tools) if refusal(view, name, who, lane) is None]
     listing = view.listing(who, lane)

@@ -37,11 +37,13 @@ from registry_service.identity.plans import load_plans
 from registry_service.ledger.ledger import Ledger
 from registry_service.registry import RegistryServicer
 from registry_service.rpc.border import Gate, GuardedServer
+from registry_service.rpc.pagination import PageTokens
 from registry_service.rpc.tokens import Tokens
 from registry_service.storage.models import Call, CatalogRevision, Usage
 from registry_service.telemetry.metrics import CALLS_RUNNING, METRICS
 from registry_service.tools import checks as checks_module
 from registry_service.tools.checks import Checks
+from registry_service.tools.definition_lint import Site
 from registry_service.upstreams.http.client import EndpointClient
 from registry_service.upstreams.reach import Reach
 from tests.support.samples import definition, raw
@@ -66,24 +68,24 @@ class House:
         self.database = database
         self.endpoint = endpoint
         plans = load_plans(None)
-        self.catalog = Catalog(database, plans)
+        self.catalog = Catalog(database, plans, PEPPER)
         ledger = Ledger(database)
         self.ledger: Ledger | None = ledger
         self.checks = Checks()
         self.endpoints = EndpointClient([ip_network("127.0.0.0/8")], secrets_dir, 8 * MEBIBYTE, self.checks)
-        admissions = Admissions(
-            catalog=self.catalog, ledger=ledger, upstream=self.endpoints, checks=self.checks, pepper=PEPPER
-        )
+        admissions = Admissions(catalog=self.catalog, ledger=ledger, upstream=self.endpoints, checks=self.checks)
         self.calls = Calls(
             admissions=admissions, ledger=ledger, upstream=self.endpoints, default_timeout=20, max_timeout=30
         )
-        self.execution = ExecutionServicer(calls=self.calls, catalog=self.catalog, database=database, pepper=PEPPER)
+        self.execution = ExecutionServicer(calls=self.calls, catalog=self.catalog, database=database)
         self.server = grpc.aio.server(options=OPTIONS)
         guarded = cast(grpc.aio.Server, GuardedServer(self.server, gate := Gate("starting"), Tokens(ADMIN, SERVICE)))
         execution_pb2_grpc.add_ExecutionServicer_to_server(self.execution, guarded)
-        registry = RegistryServicer(database, self.catalog, Reach((), None), PEPPER)
+        registry = RegistryServicer(database, self.catalog, PageTokens(PEPPER), Reach((), None), Site(30.0, None))
         registry_pb2_grpc.add_RegistryServicer_to_server(registry, guarded)
-        accounts = AccountsServicer(database=database, catalog=self.catalog, plans=plans, pepper=PEPPER)
+        accounts = AccountsServicer(
+            database=database, catalog=self.catalog, plans=plans, pages=PageTokens(PEPPER), pepper=PEPPER
+        )
         accounts_pb2_grpc.add_AccountsServicer_to_server(accounts, guarded)
         self.port = self.server.add_insecure_port("127.0.0.1:0")
         gate.open()

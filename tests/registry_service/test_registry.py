@@ -19,8 +19,10 @@ from registry_service.identity.credentials import digest
 from registry_service.identity.plans import Plan
 from registry_service.registry import RegistryServicer
 from registry_service.rpc.border import Gate, GuardedServer
+from registry_service.rpc.pagination import PageTokens
 from registry_service.rpc.tokens import Tokens
 from registry_service.storage.models import Account, Secret, Tool, ToolVersion
+from registry_service.tools.definition_lint import Site
 from registry_service.tools.manifest import plan_steps
 from registry_service.upstreams.reach import Reach
 from tests.support.samples import arguments, definition, raw
@@ -67,12 +69,12 @@ class Client:
 
 @asynccontextmanager
 async def serving(database):
-    catalog = Catalog(database, PLANS)
+    catalog = Catalog(database, PLANS, PEPPER)
     await catalog.load()
     gate, server = Gate("starting"), grpc.aio.server()
     guarded = cast(grpc.aio.Server, GuardedServer(server, gate, Tokens(ADMIN, SERVICE)))
     registry_pb2_grpc.add_RegistryServicer_to_server(
-        RegistryServicer(database, catalog, Reach((), None), PEPPER), guarded
+        RegistryServicer(database, catalog, PageTokens(PEPPER), Reach((), None), Site(30.0, None)), guarded
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

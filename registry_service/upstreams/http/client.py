@@ -7,7 +7,6 @@ from pathlib import Path
 import aiohttp
 
 from naru.v1 import errors_pb2
-from registry_service.catalog import ToolEntry
 from registry_service.errors import (
     Fact,
     ServiceUnavailableError,
@@ -15,8 +14,9 @@ from registry_service.errors import (
     ToolResponseInvalidError,
     ToolUnreachableError,
 )
+from registry_service.tools.active_tool import ActiveTool
 from registry_service.tools.checks import Checks
-from registry_service.tools.json_schema import SchemaCheck
+from registry_service.tools.schema_check import SchemaCheck
 from registry_service.upstreams.answer import Answer, from_nothing, refuse
 from registry_service.upstreams.egress import Guard, Network
 from registry_service.upstreams.http.body import Body
@@ -99,7 +99,7 @@ class EndpointClient:
         if self._session is not None:
             await self._session.close()
 
-    def prepare(self, tool: ToolEntry, lane: str, arguments: bytes) -> Request:
+    def prepare(self, tool: ActiveTool, lane: str, arguments: bytes) -> Request:
         key = (tool.name, tool.version, lane)
         route = self._routes.get(key)
         if route is None or route.tool.definition is not tool.definition:

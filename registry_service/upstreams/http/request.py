@@ -18,9 +18,9 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from registry_service.catalog import ToolEntry
 from registry_service.errors import ArgumentsInvalidError, Fact
 from registry_service.telemetry.traces import child_of
+from registry_service.tools.active_tool import ActiveTool
 from registry_service.tools.http_endpoint import PATH_ARGUMENT, SECRET
 from registry_service.tools.json_document import token
 from registry_service.upstreams.answer import Expected
@@ -54,7 +54,7 @@ class Request(NamedTuple):
 class Route:
     """The endpoint of one tool version in one lane, made ready to build requests quickly."""
 
-    def __init__(self, tool: ToolEntry, lane: str) -> None:
+    def __init__(self, tool: ActiveTool, lane: str) -> None:
         endpoint = tool.definition.endpoints[lane]
         # Registration admits only URLs whose characters are legal as they are.
         origin = _ORIGIN.match(endpoint.url)
@@ -138,7 +138,7 @@ class Route:
         return path
 
 
-def _headers_of_ours(tool: ToolEntry, lane: str, sends_query: bool) -> CIMultiDict[str]:
+def _headers_of_ours(tool: ActiveTool, lane: str, sends_query: bool) -> CIMultiDict[str]:
     headers = CIMultiDict(
         {
             "Accept": ACCEPT,

@@ -79,14 +79,14 @@ def test_anything_else_is_unauthenticated(value):
         parse_basic(value)
 
 
-def view(*secrets: str, state: int = accounts_pb2.Account.ACTIVE):
+def accounts(*secrets: str, state: int = accounts_pb2.Account.ACTIVE):
     entry = SimpleNamespace(client_id="id", state=state, secrets=tuple(digest(PEPPER, text) for text in secrets))
-    return SimpleNamespace(accounts={"id": entry})
+    return {"id": entry}
 
 
 @pytest.mark.parametrize("secrets", [("a",), ("a", "b"), ("b", "a")])
 def test_each_live_secret_opens(secrets):
-    assert authenticate(view(*secrets), PEPPER, Credential("id", "a")).client_id == "id"
+    assert authenticate(accounts(*secrets), PEPPER, Credential("id", "a")).client_id == "id"
 
 
 @pytest.mark.parametrize(
@@ -102,20 +102,20 @@ def test_each_live_secret_opens(secrets):
 )
 def test_nothing_else_does(secrets, credential):
     with pytest.raises(UnauthenticatedError):
-        authenticate(view(*secrets), PEPPER, credential)
+        authenticate(accounts(*secrets), PEPPER, credential)
 
 
 def test_an_unknown_client_and_a_wrong_secret_sound_the_same():
     heard = []
     for credential in (Credential("other", "a"), Credential("id", "b")):
         with pytest.raises(UnauthenticatedError) as caught:
-            authenticate(view("a"), PEPPER, credential)
+            authenticate(accounts("a"), PEPPER, credential)
         heard.append((str(caught.value), caught.value.facts))
     assert heard[0] == heard[1]
 
 
 def test_suspension_is_told_only_to_the_owner():
-    suspended = view("a", state=accounts_pb2.Account.SUSPENDED)
+    suspended = accounts("a", state=accounts_pb2.Account.SUSPENDED)
     with pytest.raises(AccountSuspendedError):
         authenticate(suspended, PEPPER, Credential("id", "a"))
     with pytest.raises(UnauthenticatedError):

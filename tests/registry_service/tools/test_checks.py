@@ -11,7 +11,7 @@ import pytest
 from registry_service.errors import ServiceUnavailableError
 from registry_service.tools import checks as checks_module
 from registry_service.tools.checks import TOO_SLOW, Checks
-from registry_service.tools.json_schema import SchemaCheck
+from registry_service.tools.schema_check import SchemaCheck
 from tests.support.samples import raw
 from tests.support.waiting import eventually
 

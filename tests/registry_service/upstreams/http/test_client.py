@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from naru.v1 import errors_pb2
-from registry_service.catalog import Running, ToolEntry
 from registry_service.errors import (
     ArgumentsInvalidError,
     ResultTooLargeError,
@@ -20,9 +19,10 @@ from registry_service.errors import (
     ToolResponseInvalidError,
     ToolUnreachableError,
 )
+from registry_service.tools.active_tool import ActiveTool, Running
 from registry_service.tools.checks import Checks
 from registry_service.tools.definition import Definition, parse_definition
-from registry_service.tools.json_schema import SchemaCheck
+from registry_service.tools.schema_check import SchemaCheck
 from registry_service.upstreams.http.client import EndpointClient
 from registry_service.upstreams.upstream import Attempt, Context
 from tests.support.samples import definition, raw
@@ -48,7 +48,7 @@ def make_tool(url, *, names=(), idempotent=False, output=None, **endpoint):
     assert isinstance(parsed, Definition), parsed
     check = SchemaCheck(parsed.input_schema)
     promised = None if parsed.output_schema is None else SchemaCheck(parsed.output_schema)
-    return ToolEntry("tool", "1.0.0", parsed, b"", b"", check, promised, Running())
+    return ActiveTool("tool", "1.0.0", parsed, b"", b"", check, promised, Running())
 
 
 @pytest.fixture

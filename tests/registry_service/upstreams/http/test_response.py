@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registry_service.errors import ResultTooLargeError, ToolResponseInvalidError
-from registry_service.tools.json_schema import SchemaCheck
+from registry_service.tools.schema_check import SchemaCheck
 from registry_service.upstreams import answer as answers
 from registry_service.upstreams.answer import Expected, from_json, from_nothing
 from registry_service.upstreams.http.body import Body
