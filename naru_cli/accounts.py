@@ -9,8 +9,8 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from naru.v1 import accounts_pb2
 from naru_cli import output as out
-from naru_cli.access import CliError, Exit
 from naru_cli.command import AsJson, access, accounts, command, new_app, pages
+from naru_cli.failures import CliError, Exit
 from naru_cli.secret_file import reserved
 
 app = new_app(help="Makes accounts and changes them.")

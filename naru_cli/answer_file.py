@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from naru_cli.access import CliError, Exit
+from naru_cli.failures import CliError, Exit
 
 
 def check(path: Path) -> None:

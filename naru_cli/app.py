@@ -13,10 +13,10 @@ import typer
 
 from naru_cli import accounts, answer_file, calls, doctor, results, tools
 from naru_cli import output as out
-from naru_cli.access import CliError, Exit
 from naru_cli.arguments import Types, arguments_of, checked_object, listed_types
 from naru_cli.call import Course, Gateway, Reply
 from naru_cli.command import AsJson, access, command, new_app
+from naru_cli.failures import CliError, Exit
 from naru_cli.trial import call_version, trial_request, trial_types
 
 HELP = (

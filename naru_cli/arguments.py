@@ -5,8 +5,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from naru_cli.access import CliError, Exit
 from naru_cli.call import Gateway
+from naru_cli.failures import CliError, Exit
 
 # The JSON Schema types that each argument may have; empty where the schema says it in another way.
 Types: TypeAlias = Mapping[str, frozenset[str]]

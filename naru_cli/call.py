@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from naru_cli.access import EXITS_BY_REASON, Access, CliError, Exit, with_facts
+from naru_cli.access import Access
+from naru_cli.failures import EXITS_BY_REASON, CliError, Exit, with_facts
 
 PROTOCOL_VERSION = "2025-11-25"
 CONNECT_SECONDS = 10.0

@@ -12,8 +12,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from naru.v1 import execution_pb2
 from naru.v1.errors_pb2 import Reason
 from naru_cli import output as out
-from naru_cli.access import CliError, Exit
 from naru_cli.command import AsJson, command, execution, new_app, pages
+from naru_cli.failures import CliError, Exit
 
 app = new_app(help="Looks into the ledger of calls.")
 

@@ -12,7 +12,9 @@ from typer.core import TyperCommand
 
 from naru.v1 import accounts_pb2_grpc, execution_pb2_grpc, registry_pb2_grpc
 from naru_cli import output as out
-from naru_cli.access import RPC_TIMEOUT, RPC_TIMEOUTS, Access, CliError, admin_metadata, open_channel
+from naru_cli.access import Access
+from naru_cli.channel import RPC_TIMEOUT, RPC_TIMEOUTS, admin_metadata, open_channel
+from naru_cli.failures import CliError
 
 EPILOG = (
     "Exit codes: 0 done · 1 failure · 2 wrong usage · 3 no such tool, version, account, secret or call · 4 token or "
@@ -49,7 +51,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def access() -> Access:
-    return Access.from_env(os.environ, Path.cwd())
+    """Reads the settings, and warns of variables that nothing reads."""
+    read = Access.from_env(os.environ, Path.cwd())
+    for variable, nearest in read.unknown:
+        out.note(f"naru: nothing reads {variable}{f': is {nearest} meant?' if nearest else ''}")
+    return read
 
 
 @contextmanager

@@ -10,19 +10,14 @@ import typer
 
 from naru.v1 import execution_pb2, registry_pb2
 from naru_cli import output as out
-from naru_cli.access import (
-    ADMIN_TOKEN_FILE,
-    CREDENTIAL_FILE,
-    Access,
-    CliError,
-    Target,
-    open_channel,
-    serving,
-)
+from naru_cli.access import Access, Target
 from naru_cli.call import Gateway, cause
+from naru_cli.channel import open_channel, serving
 from naru_cli.command import execution, pages, registry
 from naru_cli.endpoints import CONNECT_SECONDS, endpoint_findings
+from naru_cli.failures import CliError
 from naru_cli.finding import Finding, State
+from naru_cli.state import ADMIN_TOKEN_FILE, CREDENTIAL_FILE
 
 EXECUTION = "naru.v1.Execution"
 # No tool has such a name: a call of it gets all the way to the process that runs calls, and runs nothing.

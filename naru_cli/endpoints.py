@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from naru.v1 import registry_pb2, registry_pb2_grpc
-from naru_cli.access import Access, CliError, Exit
+from naru_cli.access import Access
 from naru_cli.command import connected
+from naru_cli.failures import CliError, Exit
 from naru_cli.finding import Finding, State
 
 CONNECT_SECONDS = 3.0

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from naru.v1 import accounts_pb2, errors_pb2, execution_pb2, registry_pb2
-from naru_cli.access import CliError
 from naru_cli.call import Progress, Report
+from naru_cli.failures import CliError
 
 # Unicode's Bidi_Control: with these a text reads as another one than it is.
 BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))

@@ -10,8 +10,8 @@ import msgspec
 
 from naru.v1.errors_pb2 import Reason
 from naru_cli import answer_file
-from naru_cli.access import EXITS_BY_REASON, CliError, Exit, is_told, with_facts
 from naru_cli.call import Reply, telling
+from naru_cli.failures import EXITS_BY_REASON, CliError, Exit, is_told, with_facts
 from naru_cli.output import note, show, show_json
 
 # The results that say that the tool was never asked, and why: exit codes as if they were errors.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from naru_cli.access import CliError, Exit
+from naru_cli.failures import CliError, Exit
 
 # Writes the credential, for this user alone, and takes its place in one step. Raises OSError.
 Write = Callable[[str], None]

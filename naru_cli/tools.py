@@ -10,9 +10,10 @@ import typer
 from naru.v1 import registry_pb2
 from naru_cli import manifest_file
 from naru_cli import output as out
-from naru_cli.access import MAX_MESSAGE, CliError, Exit
 from naru_cli.arguments import type_names
+from naru_cli.channel import MAX_MESSAGE
 from naru_cli.command import AsJson, command, new_app, pages, registry
+from naru_cli.failures import CliError, Exit
 
 app = new_app(help="Registers, activates and shows tools.")
 

@@ -7,19 +7,13 @@ import msgspec
 
 from naru.v1 import execution_pb2, execution_pb2_grpc, registry_pb2, wire
 from naru.v1.errors_pb2 import Reason
-from naru_cli.access import (
-    CREDENTIAL_FILE,
-    FROM_RUN,
-    STATE_DIRECTORY,
-    Access,
-    CliError,
-    Exit,
-    admin_metadata,
-    open_channel,
-)
+from naru_cli.access import Access
 from naru_cli.arguments import Types, defined_types
 from naru_cli.call import Course, Progress, Reply, Report, basic
+from naru_cli.channel import admin_metadata, open_channel
 from naru_cli.command import registry
+from naru_cli.failures import CliError, Exit
+from naru_cli.state import CREDENTIAL_FILE, FROM_RUN, STATE_DIRECTORY
 
 
 def trial_types(access: Access, tool: str, version: str) -> Types:

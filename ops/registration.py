@@ -8,8 +8,10 @@ import msgspec
 
 from naru.v1 import accounts_pb2, registry_pb2
 from naru_cli import manifest_file
-from naru_cli.access import Access, CliError, Exit, write_private
+from naru_cli.access import Access
 from naru_cli.command import accounts, registry
+from naru_cli.failures import CliError, Exit
+from naru_cli.state import write_private
 from ops.addresses import Addresses
 
 MANIFEST = Path(__file__).parents[1] / "examples" / "tools.yaml"

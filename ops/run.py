@@ -25,16 +25,10 @@ import aiohttp
 import msgspec
 
 from naru_cli import manifest_file
-from naru_cli.access import (
-    ADMIN_TOKEN_FILE,
-    CREDENTIAL_FILE,
-    RUN_FILE,
-    STATE_DIRECTORY,
-    Access,
-    CliError,
-    write_private,
-)
+from naru_cli.access import Access
 from naru_cli.call import Gateway, basic, envelope
+from naru_cli.failures import CliError
+from naru_cli.state import ADMIN_TOKEN_FILE, CREDENTIAL_FILE, RUN_FILE, STATE_DIRECTORY, write_private
 from ops.addresses import AddressError, Addresses
 from ops.processes import Child, StopSignals, stop
 from ops.registration import StartError, apply_manifest, provide_account, renew_secret

@@ -12,7 +12,9 @@ import sys
 from pathlib import Path
 
 from naru_cli import manifest_file
-from naru_cli.access import Access, CliError, write_private
+from naru_cli.access import Access
+from naru_cli.failures import CliError
+from naru_cli.state import write_private
 from ops.registration import StartError, apply_manifest, provide_account
 
 ROOT = Path("/run/naru")

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from naru_cli import app as cli
-from naru_cli.access import with_facts
+from naru_cli.failures import with_facts
 from naru_cli.results import CallResult
 from tests.support.demo_run import Run, environment
 
@@ -675,6 +675,29 @@ def test_settings_of_the_environment_are_used(naru, run, tmp_path, monkeypatch):
     call = ["call", "text_stats", "--arg", "text=a"]
     assert naru(*call, NARU_URL=of_run["url"], NARU_CREDENTIALS=str(credential)).code == 0
     assert naru(*call, NARU_URL=of_run["url"], NARU_CREDENTIALS=credential.read_text().strip()).code == 0
+
+
+def test_a_variable_that_nothing_reads_is_named_with_the_nearest_one(naru):
+    said = naru("tool", "list", NARU_ADMIN_TOKN="x", NARU_SOMETHING="y")
+    assert said.code == 0
+    assert "nothing reads NARU_ADMIN_TOKN: is NARU_ADMIN_TOKEN meant?" in said.err
+    assert "nothing reads NARU_SOMETHING" in said.err
+    assert naru("tool", "list", NARU_URL="http://127.0.0.1:1/mcp", NARU_ENDPOINT_CA_FILE="/x").err == ""
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"NARU_ADMIN_TOKEN": "x", "NARU_ADMIN_TOKEN_FILE": "/x"}, "NARU_ADMIN_TOKEN: is set, and so is"),
+        ({"NARU_ADMIN_TOKEN": "토큰"}, "NARU_ADMIN_TOKEN: holds something other than visible ASCII"),
+        ({"NARU_ADMIN_TOKEN_FILE": "/no/such/file"}, "NARU_ADMIN_TOKEN_FILE: cannot read /no/such/file"),
+        ({"NARU_REGISTRY_CA_FILE": "/no/such/file"}, "NARU_REGISTRY_CA_FILE: cannot read /no/such/file"),
+        ({"NARU_REGISTRY_KEY_FILE": __file__}, "NARU_REGISTRY_CERT_FILE: is not set, but NARU_REGISTRY_KEY_FILE is"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named(naru, variables, words):
+    said = naru("tool", "list", **variables)
+    assert (said.code, words in said.err) == (2, True), said
 
 
 def test_secrets_of_the_run_are_not_sent_elsewhere(naru):
