@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from registry_service.storage.database import Database, PostgresqlDatabase, SqliteDatabase
+from registry_service.telemetry.metrics import CALLS_RUNNING
 from tests.support.postgresql import PostgresqlServer, running_postgresql
+from tests.support.registry_in_process import House, opened
 
 
 @pytest.fixture(scope="session")
@@ -64,3 +66,17 @@ async def postgres(postgresql_url: str) -> AsyncIterator[PostgresqlDatabase]:
     await opened.migrate()
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+    """A registry service on SQLite, or on what BOTH_DATABASES says."""
+    database = await Database.open(request.getfixturevalue(f"{getattr(request, 'param', 'sqlite')}_url"))
+    try:
+        await database.migrate()
+        async with opened(database, tmp_path) as house:
+            yield house
+            # Whatever a test did, nothing is left running.
+            assert CALLS_RUNNING._value.get() == 0
+    finally:
+        await database.close()
