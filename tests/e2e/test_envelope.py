@@ -187,7 +187,7 @@ async def test_a_schema_nested_too_deep_is_not_registered(pair: Pair):
 
 IDS = ["1", "0", "-1", '"1"', '"0"', '""', '"550e8400-e29b-41d4-a716-446655440000"', '"\\u0000 \\ud83d\\ude00"',
        '"안녕"', "9007199254740993", "-9007199254740993", "123456789012345678901234567890", "1e3", "1.0", "1E+3", "-0",
-       '"' + "x" * 5000 + '"']  # fmt: skip
+       '"' + "x" * 4094 + '"']  # fmt: skip
 
 
 @everybody
@@ -235,7 +235,7 @@ async def test_an_id_that_cannot_be_read_is_null(pair: Pair):
         reply = await pair.post(body)
         assert (reply.status, reply.error["code"], reply.json["id"]) == (400, -32600, 7)
     reply = await pair.post('{"jsonrpc":"2.0","id":7,"method":"ping","params":[1]}')
-    assert (reply.status, reply.error["code"], reply.json["id"]) == (400, -32602, 7)
+    assert (reply.status, reply.error["code"], reply.json["id"]) == (200, -32602, 7)
 
 
 @everybody
