@@ -12,6 +12,7 @@ import uvicorn
 
 from gateway.app import Gateway, create_app
 from gateway.failures.table import Wording
+from gateway.http.unread import Connection, OnCut, UnreadAnswers
 from gateway.http.uvicorn_protocol import Protocol
 from gateway.settings import Settings
 from gateway.telemetry.metrics import start_metrics
@@ -48,6 +49,7 @@ async def serve(settings: Settings) -> None:
         except OSError as failed:
             raise _cannot_listen("GATEWAY_METRICS_BIND", settings.metrics_bind, failed) from failed
     Protocol.wording = Wording(settings.locale, settings.meta_prefix)
+    Protocol.unread = UnreadAnswers(settings.write_timeout, settings.max_unread_bytes, _on_cut(gateway))
     config = uvicorn.Config(
         app,
         http=Protocol,
@@ -129,6 +131,15 @@ class Server(uvicorn.Server):
         """Whoever has not read the last message by now does not read: closing in order would wait for it for ever."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+
+
+def _on_cut(gateway: Gateway) -> OnCut:
+    def cut(connection: Connection, held: int, why: str) -> None:
+        client = connection.transport.get_extra_info("peername")
+        gateway.mcp.metrics.unread_cut.labels(why).inc()
+        gateway.mcp.log.warning("unread answer cut", client=client[0] if client else "", bytes=held, why=why)
+
+    return cut
 
 
 def _listen(bind: Bind) -> socket.socket:

@@ -59,6 +59,8 @@ class Settings:
     keepalive: float
     stream_after: float
     max_body_bytes: int
+    write_timeout: float
+    max_unread_bytes: int
     meta_prefix: str
     locale: Locale
     shutdown_grace: float
@@ -92,6 +94,8 @@ class Settings:
             keepalive=env.read("GATEWAY_KEEPALIVE_SECONDS", "15", number(0.05, 3600)),
             stream_after=env.read("GATEWAY_STREAM_AFTER_SECONDS", "10", number(0.05, 3600)),
             max_body_bytes=env.read("GATEWAY_MAX_BODY_BYTES", str(4 << 20), integer(1024, 8 << 20)),
+            write_timeout=env.read("GATEWAY_WRITE_TIMEOUT_SECONDS", "60", number(0.1, 3600)),
+            max_unread_bytes=env.read("GATEWAY_MAX_UNREAD_BYTES", str(128 << 20), integer(1 << 20, 1 << 40)),
             meta_prefix=env.read("GATEWAY_META_PREFIX", "xdata.kr", _meta_prefix),
             locale=cast(Locale, env.read("GATEWAY_LOCALE", "ko", one_of("ko", "en"))),
             shutdown_grace=env.read("GATEWAY_SHUTDOWN_GRACE_SECONDS", "20", number(0, 3600)),

@@ -8,8 +8,8 @@ helper, which is the only other writer: the two take turns.
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -17,10 +17,14 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.frame import Frame, Item, Progress
 from gateway.http.accept import Carriage
+from gateway.http.body import CONNECTION
 from gateway.http.pace import EARLY, Pace
 
 # How long a client that does not read may hold up the last frame once the grace is over.
 FAREWELL_SECONDS: Final = 1.0
+# A last frame of so many bytes counts while it waits: as the registry's message, as frame, and as written.
+_LARGE: Final = 64 << 10
+_COPIES: Final = 3
 
 
 # What ends an answer early: None, the grace is over; otherwise what the messages failed with.
@@ -167,7 +171,8 @@ class Answer:
         try:
             last = await self._carry(page, receive)
             if last is not None:
-                await page.finish(last)
+                with _waiting(scope, len(last.body)):
+                    await page.finish(last)
         finally:
             page.close()
             await self._items.aclose()
@@ -205,6 +210,19 @@ class Answer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FAREWELL_SECONDS):
                     await page.finish(self._ending(None))
+
+
+@contextmanager
+def _waiting(scope: Scope, size: int) -> Iterator[None]:
+    """Makes known how much a large answer holds while the client is not ready to take it."""
+    connection = scope.get(CONNECTION) if size >= _LARGE else None
+    if connection is not None:
+        connection.waiting = _COPIES * size
+    try:
+        yield
+    finally:
+        if connection is not None:
+            connection.waiting = 0
 
 
 async def _watch(receive: Receive, hold: _Hold) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Event: TypeAlias = MutableMapping[str, Any]
@@ -14,6 +14,8 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers: TypeAlias = Mapping[bytes, bytes]
 HeaderLines: TypeAlias = Sequence[tuple[bytes, bytes]]
 
+# Of the scope: the connection, whose `waiting` tells how many bytes of an answer cannot be written yet.
+CONNECTION: Final = "naru.connection"
 # How much more of a refused body is read, and for how long, so that the client gets to see the refusal.
 _LINGER_BYTES = 16 << 20
 _LINGER_SECONDS = 2.0

@@ -11,12 +11,15 @@ from typing import ClassVar, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.failures.table import TABLE, Wording, describe
-from gateway.http.body import Reply
+from gateway.http.body import CONNECTION, Reply
+from gateway.http.unread import UnreadAnswers
 from gateway.mcp.jsonrpc import error
 
 MAX_HEAD_BYTES: Final = 64 << 10
 # How long a client that is refused may go on sending before its connection is closed.
 _LINGER_SECONDS = 2.0
+# How many requests may wait for the answer of one before them. A packet can hold thousands, and each takes memory.
+_MAX_PIPELINED: Final = 64
 _UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:", re.IGNORECASE)
 
 
@@ -26,7 +29,10 @@ class Protocol(HttpToolsProtocol):
     wording: ClassVar = Wording("ko", "xdata.kr")
     # How long a request may take to come whole, from its first byte.
     request_seconds: ClassVar = 60.0
+    unread: ClassVar = UnreadAnswers()
 
+    # The bytes of an answer that cannot be written yet.
+    waiting = 0
     _in_head = True
     _head_bytes = 0
     # What has come since the last piece of a body: trailers, or framing without end.
@@ -61,10 +67,42 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing more is waited for."""
         self._be_patient()
+        self.unread.forget(self)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client reads slower than it is written to."""
+        super().pause_writing()
+        self.unread.watch(self)
+
+    def resume_writing(self) -> None:
+        """The client has read nearly all."""
+        super().resume_writing()
+        self.unread.forget(self)
+
+    def on_response_complete(self) -> None:
+        """An answer is written, as far as the client reads it."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._watch_unread()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing was asked for long. What is unread may keep the connection open, but not for ever."""
+        super().timeout_keep_alive_handler()
+        self._watch_unread()
+
+    def _watch_unread(self) -> None:
+        if self.parser is not None:  # the connection is not lost yet
+            self.unread.watch(self)
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._watch_unread()
 
     def on_message_complete(self) -> None:
         """The next head begins."""
+        if self._refused:
+            return
         self._in_head = True
         self._head_bytes = self._tail_bytes = 0
         self._be_patient()
@@ -77,11 +115,20 @@ class Protocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Takes a piece of the body."""
+        if self._refused:
+            return
         self._tail_bytes = 0
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
         """A head is whole; one that came in a single piece is measured here."""
+        if self._refused:
+            return
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            self._refused = True
+            self.cycle.keep_alive = False  # its answer is the last: the client asks again for what came after it
+            return
+        self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
         self._in_head = False
         self._head_bytes = 0
         if sum([len(value) for _, value in self.headers]) + len(self.url) > MAX_HEAD_BYTES:
@@ -106,7 +153,7 @@ class Protocol(HttpToolsProtocol):
                 cycle.keep_alive = False  # the answer to what came whole is due first, and is the last
                 return
             if self.pipeline:  # another answer is due before that of the request which broke
-                self.transport.close()
+                self._close()
                 return
             # The body of the very request that waits for its answer: what was to answer it hears that it is too late.
             cycle.disconnected = True
@@ -115,7 +162,7 @@ class Protocol(HttpToolsProtocol):
         head = f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         self.transport.write(f"{head}connection: close\r\n\r\n".encode() + body)
         self.transport.write_eof()
-        self.loop.call_later(_LINGER_SECONDS, self.transport.close)
+        self.loop.call_later(_LINGER_SECONDS, self._close)
 
     def _complaint(self, detail: str) -> bytes:
         message, data = describe("INVALID_REQUEST", {"detail": detail}, self.wording)

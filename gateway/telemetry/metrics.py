@@ -56,6 +56,12 @@ class Metrics:
             "Progress that did not increase and was not passed on.",
             registry=self.registry,
         )
+        self.unread_cut = Counter(
+            "naru_gateway_unread_cut",
+            "Connections cut because nobody read the answer: too slow, or the memory for all of them full.",
+            ["why"],
+            registry=self.registry,
+        )
         self.loop_lag = Histogram(
             "naru_gateway_event_loop_lag_seconds",
             "How late the event loop was, ten times a second.",

@@ -46,6 +46,10 @@ RESULT_BYTES = MIB // 2
 # Of the SILENT_CLIENTS * PROGRESS_FRAMES * PROGRESS_BYTES = 75 MiB of progress that nobody reads, next to nothing may
 # be kept; of each result, which is in an answer twice, a few copies.
 SILENT_GROWTH = 15 * MIB
+# Each is in an answer twice, and of those that wait 32 MiB may be held, or twice that for a moment.
+LARGE_RESULT = 3 * MIB
+UNREAD_CLIENTS = 24
+UNREAD_GROWTH = 150 * MIB
 # For one call of a normal client meanwhile.
 UNDISTURBED_SECONDS = 1.0
 
@@ -254,14 +258,41 @@ async def test_clients_that_never_read_disturb_nobody(scene: Scene):
     await eventually(lambda: psutil.Process(gateway.pid).num_fds() <= files)
 
 
-def ask_and_never_read(scene: Scene, tool: str) -> socket.socket:
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream", "application/x-ndjson"])
+async def test_large_answers_that_nobody_takes_are_cut(scene: Scene, accept: str):
+    """Their memory is bounded while they wait, and others are served meanwhile."""
+    registry, _ = both(scene)
+    gateway = await asyncio.to_thread(
+        scene.stack.gateway, registry,
+        GATEWAY_WRITE_TIMEOUT_SECONDS="3", GATEWAY_MAX_UNREAD_BYTES=str(32 * MIB),
+    )  # fmt: skip
+    frames = [{"progress": n, "message": "x" * PROGRESS_BYTES} for n in range(100)]
+    scene.endpoint.serve("/large", ndjson(*frames, {"result": {"text": "x" * LARGE_RESULT}}))
+    large, echo = scene.tool("/large"), scene.tool("/echo")
+    client = scene.client.of(gateway)
+    assert (await client.call(large)).reason == ""
+    before = rss(gateway)
+    with contextlib.ExitStack() as silent:
+        for number in range(UNREAD_CLIENTS):
+            asking = await asyncio.to_thread(ask_and_never_read, scene, large, gateway, accept)
+            silent.enter_context(contextlib.closing(asking))
+            assert (await client.call(echo, {"n": number})).value == {"n": number}
+        await eventually(lambda: metric(gateway, "naru_gateway_unread_cut_total") == UNREAD_CLIENTS, 60)
+        growth = rss(gateway) - before
+    assert growth < UNREAD_GROWTH
+    await eventually(lambda: metric(gateway, "naru_gateway_in_flight") == 0)
+
+
+def ask_and_never_read(
+    scene: Scene, tool: str, gateway: Process | None = None, accept: str = "text/event-stream"
+) -> socket.socket:
     """A connection with an answer on its way that nobody takes from it."""
-    host, _, port = scene.client.gateway.address.rpartition(":")
+    host, _, port = (gateway or scene.client.gateway).address.rpartition(":")
     params = {"name": tool, "arguments": {}}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
     head = (
         f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        f"Accept: text/event-stream\r\nAuthorization: {scene.client.credential.basic}\r\n\r\n"
+        f"Accept: {accept}\r\nAuthorization: {scene.client.credential.basic}\r\n\r\n"
     )
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
