@@ -28,7 +28,7 @@ from registry_service.tools.definition import read_version
 from registry_service.tools.schema_check import CompiledSchemas
 
 # Of a name that a client sent, as much is told back.
-_NAME_TOLD = 64
+_NAME_TOLD = 128
 _ROWS_AT_ONCE = 500
 
 _log = structlog.get_logger()

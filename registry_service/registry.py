@@ -241,7 +241,7 @@ def _shown(faults: Sequence[ManifestFault]) -> list[registry_pb2.ApplyManifestRe
 async def _find_tool(session: AsyncSession, name: str) -> Tool:
     tool = None if name_fault(name) else await session.get(Tool, name)
     if tool is None or tool.delete_time is not None:
-        raise ToolNotFoundError("there is no tool of this name", tool=name[:64])
+        raise ToolNotFoundError("there is no tool of this name", tool=name[:128])
     return tool
 
 

@@ -23,6 +23,7 @@ from registry_service.catalog import Catalog
 from registry_service.errors import NaruError
 from registry_service.execution import ExecutionServicer
 from registry_service.health import EXECUTION, Health
+from registry_service.identity.credentials import pepper_mark
 from registry_service.identity.plans import Plan
 from registry_service.ledger.ledger import Ledger
 from registry_service.registry import RegistryServicer
@@ -37,6 +38,7 @@ from registry_service.storage.database import (
     DatabaseUnreachableError,
 )
 from registry_service.storage.migrations import UnknownRevisionError
+from registry_service.storage.pepper import holds_mark
 from registry_service.telemetry.metrics import LOOP_LAG_SECONDS, start_metrics
 from registry_service.tools.checks import Checks
 from registry_service.tools.definition_lint import Site
@@ -221,6 +223,10 @@ class Process:
             await self._migrate()
         elif not await self._database.is_migrated():
             raise _NotMigratedError
+        if not await holds_mark(self._database, pepper_mark(self._settings.pepper)):
+            raise StartError(
+                "REGISTRY_PEPPER: the secrets in this database were made with another one, and none would be accepted"
+            )
         await self._catalog.load()
         if self._ledger is not None:
             await self._ledger.start()

@@ -30,7 +30,7 @@ SETTLE_SECONDS = 10.0
 # How long calls that were cut may take to be recorded.
 CUT_SECONDS = 1.0
 
-_NAME_LOGGED = 64
+_NAME_LOGGED = 128
 _ERROR_LOGGED = 300
 _DETAIL_KEPT = 200
 _OUTCOMES = {number: name.lower() for name, number in execution_pb2.Call.State.items()}
@@ -242,7 +242,7 @@ def _log_refusal(call: Call, error: NaruError) -> None:
     _log.info(
         "call refused",
         tool=call.rpc.name[:_NAME_LOGGED],
-        client_id=call.caller.credential.client_id[:_NAME_LOGGED] if call.caller.credential else "",
+        client_id=call.caller.credential.shown_id if call.caller.credential else "",
         reason=errors_pb2.Reason.Name(error.reason),
         error=str(error)[:_ERROR_LOGGED] if isinstance(error, ToolFailedError) else "",
         **_ids(call),

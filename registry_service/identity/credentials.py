@@ -8,6 +8,7 @@ secret is kept as HMAC-SHA-256 under the pepper. It is random and long, so that 
 import binascii
 import hmac
 import os
+import re
 import secrets
 import string
 import zlib
@@ -23,6 +24,7 @@ CLIENT_ID_PREFIX = "nrci_"
 SECRET_PREFIX = "nrcs_"  # noqa: S105 -- a prefix
 ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 LIVE_SECRETS = 2
+CLIENT_ID = re.compile(rf"{CLIENT_ID_PREFIX}[A-Za-z0-9]{{21}}")
 
 # Stand in for the digests that an unknown client, or one with a single secret, does not have.
 _NO_DIGESTS = (os.urandom(32), os.urandom(32))
@@ -32,8 +34,13 @@ class Credential(NamedTuple):
     client_id: str
     secret: str
 
+    @property
+    def shown_id(self) -> str:
+        """The client id for a log; empty for what has not its form, as a secret that stands in its place."""
+        return self.client_id if CLIENT_ID.fullmatch(self.client_id) else ""
+
     def __repr__(self) -> str:
-        return f"Credential(client_id={self.client_id!r}, secret=…)"
+        return f"Credential(client_id={self.shown_id!r}, secret=…)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,11 @@ def checksum(text: str) -> str:
 
 def _random(length: int) -> str:
     return "".join(secrets.choice(ALPHABET) for _ in range(length))
+
+
+def pepper_mark(pepper: bytes) -> bytes:
+    """Returns what tells one pepper from another, and nothing of it: 32 bytes."""
+    return hmac.digest(pepper, b"the mark of a pepper", "sha256")
 
 
 def digest(pepper: bytes, secret: str) -> bytes:

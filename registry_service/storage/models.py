@@ -5,6 +5,9 @@ import time
 from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, LargeBinary, MetaData, SmallInteger, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+# SQLite holds no text to its length, and what a column was declared as stays.
+_TOOL_NAME = String(128).with_variant(String(64), "sqlite")
+
 
 def now_micros() -> int:
     """The time as every table stores it."""
@@ -31,9 +34,17 @@ class CatalogRevision(Base):
     revision: Mapped[int] = mapped_column(BigInteger)
 
 
+class PepperMark(Base):
+    """One row (id 1): an HMAC under the pepper that the secrets are kept with."""
+
+    __tablename__ = "pepper_mark"
+    id: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
+    mark: Mapped[bytes] = mapped_column(LargeBinary)
+
+
 class Tool(Base):
     __tablename__ = "tools"
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(_TOOL_NAME, primary_key=True)
     create_time: Mapped[int] = mapped_column(BigInteger)
     update_time: Mapped[int] = mapped_column(BigInteger)
     # A deleted tool stays as a tombstone, so that its version numbers are never used again.
@@ -78,7 +89,7 @@ class Call(Base):
     __table_args__ = ({"sqlite_with_rowid": False},)
     call_id: Mapped[str] = mapped_column(String(32), primary_key=True)
     client_id: Mapped[str] = mapped_column(String(32))
-    tool: Mapped[str] = mapped_column(String(64))
+    tool: Mapped[str] = mapped_column(_TOOL_NAME)
     version: Mapped[str] = mapped_column(String(128))
     lane: Mapped[str] = mapped_column(String(16))
     # Identifies the process that runs the call; see `Database.executor`.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import msgspec
 from packaging.version import InvalidVersion, Version
 
+from registry_service.identity.credentials import CLIENT_ID
 from registry_service.tools.http_endpoint import endpoint_faults
 from registry_service.tools.json_document import DocumentError, Fault, compact, members, read, shown, token
 from registry_service.tools.json_schema import schema_faults
@@ -24,10 +25,9 @@ MIN_TIMEOUT_SECONDS = 0.01
 MAX_TIMEOUT_SECONDS = 24 * 3600.0
 MAX_CONCURRENCY = 100_000
 
-MAX_NAME = 64
+MAX_NAME = 128
 
 _NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{MAX_NAME}}}")
-_CLIENT_ID = re.compile(r"nrci_[A-Za-z0-9]{21}")
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
 _ACCESS = frozenset(["plans", "accounts"])
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -259,7 +259,7 @@ def _access_fault(kind: str, entry: object, plans: Collection[str] | None) -> st
     if not isinstance(entry, str):
         return "must be a string"
     if kind == "accounts":
-        return None if _CLIENT_ID.fullmatch(entry) else f"{shown(entry)} is not a client id"
+        return None if CLIENT_ID.fullmatch(entry) else f"{shown(entry)} is not a client id"
     if plans is None or entry in plans:
         return None
     return f"{shown(entry)} is not a plan; the plans are {', '.join(sorted(plans))}"

@@ -280,10 +280,10 @@ async def test_annotations_that_are_false_are_still_there(pair: Pair, speaker: S
 
 
 async def test_names(pair: Pair):
-    for name in ("New Tool", "a/b", "x" * 65, "", "도구", "a\n", "a:b", "a b", None, 5):
+    for name in ("New Tool", "a/b", "x" * 129, "", ".", "..", "도구", "a\n", "a:b", "a b", None, 5):
         _, entry = pair.definition("/echo")
         assert any(fault.startswith("/tools/0/name") for fault in pair.faults({**entry, "name": name})), name
-    for name in ("graph.list", "x" * 64, "-", "A_b-1.2", "tools.call", "__proto__", "constructor"):
+    for name in ("graph.list", "x" * 128, "-", "A_b-1.2", "tools.call", "__proto__", "constructor"):
         tool = pair.tool("/echo", name=name)
         for speaker in (LEGACY, MODERN, AGENT_BUILDER):
             assert name in await listed(pair, speaker)

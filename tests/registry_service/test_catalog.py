@@ -345,7 +345,7 @@ def test_refusals_tell_their_facts():
     assert lane.value.facts == {"tool": "one", "lane": "real_test"}
     with pytest.raises(ToolNotFoundError) as unknown:
         view.resolve("x" * 1_000_000, account(), "production")
-    assert unknown.value.facts == {"tool": "x" * 64}
+    assert unknown.value.facts == {"tool": "x" * 128}
 
 
 @pytest.mark.parametrize("name", ["echo\n", "echo ", "ECHO", "", "echo\x00"])

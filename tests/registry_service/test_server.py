@@ -494,3 +494,36 @@ async def test_tables_of_a_newer_version_stop_the_start(settings, tmp_path):
         assert await running.exit_code() == 1
         (line,) = running.errors.decode().splitlines()
         assert line.startswith("registry: DATABASE_URL: the database is at revision 9999")
+
+
+async def test_another_pepper_on_the_same_database_does_not_start(settings):
+    """Every credential would be refused, as if it were wrong."""
+    async with started(settings) as running:
+        await running.record("registry ready")
+        assert await running.stop() == 0
+    async with started(settings, REGISTRY_PEPPER="another-pepper-that-is-long-enough-too") as running:
+        assert await running.exit_code() == 1
+        (line,) = running.errors.decode().splitlines()
+        assert line.startswith("registry: REGISTRY_PEPPER: the secrets in this database were made with another one")
+    async with started(settings) as running:
+        await running.record("registry ready")
+
+
+async def test_a_secret_in_the_place_of_the_client_id_is_not_logged(settings):
+    """`Basic base64(SECRET:ID)`: swapped, it is wrong, and must not stand in a log."""
+    secret = "nrcs_" + "s" * 49
+    async with started(settings) as running:
+        address = (await running.record("registry ready"))["address"]
+        async with grpc.aio.insecure_channel(address) as channel:
+            call = execution_pb2_grpc.ExecutionStub(channel).CallTool(
+                execution_pb2.CallToolRequest(name="tool"),
+                metadata=(
+                    ("x-naru-token", SERVICE),
+                    ("authorization", "Basic " + base64.b64encode(f"{secret}:nrci_{'a' * 21}".encode()).decode()),
+                ),
+            )
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call.read()
+        assert (await running.record("call refused"))["client_id"] == ""
+        await running.stop()
+    assert secret not in str(running.records)

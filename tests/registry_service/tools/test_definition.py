@@ -33,12 +33,14 @@ def pointers(**changes):
     return [pointer for pointer, _ in faults(**changes)]
 
 
-@pytest.mark.parametrize("name", ["a", "graph.list", "A_b-c.9", "x" * 64])
+@pytest.mark.parametrize("name", ["a", "graph.list", "A_b-c.9", "...", "x" * 128])
 def test_takes_a_name(name):
     assert name_fault(name) is None
 
 
-@pytest.mark.parametrize("name", ["", "New Tool", "a/b", "x" * 65, "echo\n", "\necho", "도구", "a\x00", None, 5, ["a"]])
+@pytest.mark.parametrize(
+    "name", ["", "New Tool", "a/b", ".", "..", "x" * 129, "echo\n", "\necho", "도구", "a\x00", None, 5, ["a"]]
+)
 def test_refuses_a_name(name):
     assert name_fault(name)
 
