@@ -3,7 +3,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from tests.support.scripted_registry import GatewayProcess, Script, gateway_process, registry_server
+from tests.support.gateway_alone import GatewayProcess, gateway_process
+from tests.support.scripted_registry import Script, registry_server
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

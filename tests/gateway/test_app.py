@@ -14,25 +14,19 @@ import pytest
 
 from naru.v1.execution_pb2 import CallToolEvent
 from tests.support.certificates import make_certificates
-from tests.support.scripted_registry import (
+from tests.support.gateway_alone import (
     AGENT_BUILDER,
-    CREDENTIAL,
     LEGACY,
-    TOKEN,
-    Answer,
-    Script,
-    fail,
     gateway_process,
     head_of,
     modern,
-    parse,
     post,
-    registry_server,
     rpc,
     send,
-    text_result,
     tool_call,
 )
+from tests.support.scripted_registry import CREDENTIAL, TOKEN, Script, fail, registry_server, text_result
+from tests.support.wire import Reply
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -235,11 +229,7 @@ class TestBodies:
         assert json.loads(answer.json["result"]["content"][0]["text"]) == {"text": text}
 
     async def test_leave_to_send_is_not_given_in_vain(self, gateway, script):
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        writer.write(head_of("POST", "/mcp", {"Expect": "100-continue"}, 5_000_000))
-        async with asyncio.timeout(5):
-            answer = parse(await reader.read())
-        writer.close()
+        answer = await send(gateway.port, head_of("POST", "/mcp", {"Expect": "100-continue"}, 5_000_000))
         assert answer.status == 413
 
     async def test_a_client_that_leaves_in_the_middle(self, gateway, script):
@@ -529,7 +519,7 @@ class TestEnd:
                 except ConnectionError:
                     return
 
-    async def start(self, gateway, headers) -> asyncio.Task[Answer]:
+    async def start(self, gateway, headers) -> asyncio.Task[Reply]:
         task = asyncio.create_task(post(gateway, tool_call(), **headers))
         async with asyncio.timeout(5):
             await self.running.acquire()
@@ -544,7 +534,7 @@ class TestEnd:
             self.go_on.set()
             json_answer, sse_answer = await asyncio.gather(*calls)
             assert json_answer.json["result"]["content"][0]["text"] == "done"
-            assert sse_answer.frames[-1]["result"]["content"][0]["text"] == "done"
+            assert sse_answer.messages[-1]["result"]["content"][0]["text"] == "done"
             assert await gateway.ended() == 0
             assert gateway.records[-1]["event"] == "gateway stopped"
 
@@ -557,7 +547,7 @@ class TestEnd:
             pending = await self.start(gateway, LEGACY)
             gateway.signal()
             answers = await asyncio.gather(stream, pending)
-            last = answers[0].frames[-1]
+            last = answers[0].messages[-1]
             assert last["id"] == 1
             assert last["error"]["data"]["reason"] == "CALL_OUTCOME_UNKNOWN"
             assert answers[1].json["error"]["data"]["reason"] == "CALL_OUTCOME_UNKNOWN"
@@ -573,7 +563,7 @@ class TestEnd:
             gateway.signal(signal.SIGTERM)
             await gateway.record("gateway stopping")
             gateway.signal(signal.SIGINT)
-            assert (await stream).frames[-1]["error"]["data"]["reason"] == "CALL_OUTCOME_UNKNOWN"
+            assert (await stream).messages[-1]["error"]["data"]["reason"] == "CALL_OUTCOME_UNKNOWN"
             assert await gateway.ended(8) == 0
 
     async def test_idle_connections_do_not_hold_it(self, script):
@@ -668,7 +658,7 @@ async def test_a_link_that_breaks_while_a_call_runs(script, accept):
         async with asyncio.timeout(5):
             answer = await call
         assert (answer.status, answer.header("content-type")) == (200, accept)
-        error = json.loads(answer.body)["error"] if accept == "application/json" else answer.frames[-1]["error"]
+        error = json.loads(answer.body)["error"] if accept == "application/json" else answer.messages[-1]["error"]
         assert (error["code"], error["data"]["safe_to_retry"]) == (-32008, False)
         assert len(script.calls) == 1
 

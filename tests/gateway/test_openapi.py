@@ -3,23 +3,14 @@
 import json
 from typing import Any
 
+import grpc
 import jsonschema
 import pytest
 
 from gateway.failures.table import TABLE, Surface
-from tests.support.scripted_registry import (
-    AGENT_BUILDER,
-    LEGACY,
-    Answer,
-    GatewayProcess,
-    fail,
-    grpc,
-    modern,
-    post,
-    rpc,
-    text_result,
-    tool_call,
-)
+from tests.support.gateway_alone import AGENT_BUILDER, LEGACY, GatewayProcess, modern, post, rpc, tool_call
+from tests.support.scripted_registry import fail, text_result
+from tests.support.wire import Reply
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -40,7 +31,7 @@ def check(document: dict[str, Any], schema: Any, value: Any) -> None:
     jsonschema.Draft202012Validator(whole).validate(value)
 
 
-def check_answer(document: dict[str, Any], path: str, method: str, answer: Answer) -> None:
+def check_answer(document: dict[str, Any], path: str, method: str, answer: Reply) -> None:
     """Holds an answer against the response that the document has for its path, method, status and media type."""
     response = document["paths"][path][method.lower()]["responses"][str(answer.status)]
     undocumented = {name for name, _ in answer.headers if name.startswith(("x-", "www-", "retry", "allow"))}

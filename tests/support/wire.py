@@ -41,6 +41,14 @@ class Reply(NamedTuple):
     def header(self, name: str) -> str | None:
         return self.head.header(name)
 
+    def all(self, name: str) -> list[str]:
+        return self.head.all(name)
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """The header lines, with names in lower case."""
+        return [(name.lower(), value) for name, value in self.head.headers]
+
     @property
     def media_type(self) -> str:
         return (self.header("content-type") or "").partition(";")[0]
@@ -167,7 +175,7 @@ class Wire:
         async with asyncio.timeout(LIMIT_SECONDS):
             lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
         version, status, *_ = lines[0].split(" ")
-        assert version == "HTTP/1.1", lines
+        assert version in ("HTTP/1.0", "HTTP/1.1"), lines
         pairs = (line.partition(":") for line in lines[1:])
         return Head(int(status), [(name, value.strip()) for name, _, value in pairs])
 

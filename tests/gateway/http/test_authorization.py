@@ -9,7 +9,8 @@ import json
 import grpc
 import pytest
 
-from tests.support.scripted_registry import CREDENTIAL, Script, fail, post, rpc, tool_call
+from tests.support.gateway_alone import post, rpc, tool_call
+from tests.support.scripted_registry import CREDENTIAL, Script, fail
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

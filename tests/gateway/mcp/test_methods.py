@@ -11,19 +11,8 @@ from gateway.failures.table import TABLE, Surface
 from naru.v1 import errors_pb2
 from naru.v1.execution_pb2 import CallToolEvent, CallToolRequest
 from naru.v1.registry_pb2 import ListCatalogResponse
-from tests.support.scripted_registry import (
-    AGENT_BUILDER,
-    BOTH,
-    LEGACY,
-    TOKEN,
-    fail,
-    head_of,
-    modern,
-    post,
-    rpc,
-    text_result,
-    tool_call,
-)
+from tests.support.gateway_alone import AGENT_BUILDER, BOTH, LEGACY, head_of, modern, post, rpc, tool_call
+from tests.support.scripted_registry import TOKEN, fail, text_result
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -235,7 +224,7 @@ class TestListTools:
     async def test_over_sse_it_is_one_frame(self, gateway, script):
         script.pages = self.PAGES
         answer = await post(gateway, rpc("tools/list"), Accept="text/event-stream")
-        assert [frame["id"] for frame in answer.frames] == [1]
+        assert [frame["id"] for frame in answer.messages] == [1]
 
 
 class TestCallTool:
@@ -477,7 +466,7 @@ class TestStreaming:
         script.run = answering(*self.EVENTS)
         answer = await post(gateway, tool_call(id=7), Accept="text/event-stream")
         assert script.calls[0].stream
-        first, second, last = answer.frames
+        first, second, last = answer.messages
         assert first == {
             "jsonrpc": "2.0",
             "method": "notifications/progress",
@@ -491,7 +480,7 @@ class TestStreaming:
     async def test_both_with_a_token(self, gateway, script):
         script.run = answering(*self.EVENTS)
         answer = await post(gateway, tool_call(meta={"progressToken": "t-1"}), **LEGACY)
-        assert [frame["params"]["progressToken"] for frame in answer.frames[:-1]] == ["t-1", "t-1"]
+        assert [frame["params"]["progressToken"] for frame in answer.messages[:-1]] == ["t-1", "t-1"]
 
     async def test_both_without_a_token_is_json(self, gateway, script):
         script.run = answering(*self.EVENTS)
@@ -517,10 +506,10 @@ class TestStreaming:
 
         script.run = run
         answer = await post(gateway, tool_call(), Accept="text/event-stream")
-        (last,) = answer.frames
+        (last,) = answer.messages
         assert last["result"]["_meta"]["xdata.kr/error"]["reason"] == "TOOL_UNREACHABLE"
         script.run = aborted_after_accepted
-        (last,) = (await post(gateway, tool_call(), Accept="text/event-stream")).frames
+        (last,) = (await post(gateway, tool_call(), Accept="text/event-stream")).messages
         assert last["error"]["data"]["reason"] == "CALL_OUTCOME_UNKNOWN"
 
 
