@@ -48,6 +48,7 @@ class Gateway:
         async with RegistryClient.connected(self.settings, self.mcp.metrics, self.mcp.log) as client:
             self.mcp.client = client
             yield
+        await self.mcp.scans.close()
 
     async def healthz(self, _request: Request) -> Response:
         """Says that the process is alive."""

@@ -44,6 +44,7 @@ from gateway.mcp.params import NO_META, meta_of
 from gateway.mcp.request import Request
 from gateway.mcp.results import Server, Shapes
 from gateway.mcp.revisions import identify, progress_token
+from gateway.mcp.scans import Scans, is_large
 from gateway.registry_client import RegistryClient, Sender
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
@@ -109,6 +110,7 @@ class McpEndpoint:
         self.open = 0
         self.metrics = Metrics(lambda: self.open)
         self.log = structlog.get_logger().bind()
+        self.scans = Scans()
         self.answers = Answers(
             stream_after=settings.stream_after,
             keepalive=settings.keepalive,
@@ -221,7 +223,7 @@ class McpEndpoint:
         credential = credential_of(arrival.each(b"authorization"))
         if not content_type_ok(arrival.text(b"content-type") if b"content-type" in arrival.headers else None):
             raise Failure("UNSUPPORTED_MEDIA_TYPE")
-        message = await self._message(exchange)
+        message = await self._message(exchange, credential.metadata)
         if isinstance(message, jsonrpc.Response):
             return await self._posted_response(exchange, message, credential.metadata)
         carriage = arrival.accept.carriage or Carriage.JSON
@@ -251,14 +253,22 @@ class McpEndpoint:
             observe=exchange.record.sent,
         )
 
-    async def _message(self, exchange: Exchange) -> jsonrpc.Message | jsonrpc.Response:
-        """Reads the message. Only a notification, which is answered without a body, may be asked for in no form."""
+    async def _message(self, exchange: Exchange, authorization: str) -> jsonrpc.Message | jsonrpc.Response:
+        """Reads the message. Only a notification, which is answered without a body, may be asked for in no form.
+
+        A large body, whose scan is much work, is only looked at for somebody who has an account.
+        """
         arrival = exchange.arrival
         acceptable = arrival.accept.carriage is not None
         try:
             body = await whole_body(arrival.headers, arrival.receive, self.settings.max_body_bytes)
             exchange.unread = False
-            message = jsonrpc.decode(body)
+            if is_large(body):
+                await self.client.authenticate(exchange.request.sender._replace(authorization=authorization))
+                message = await self.scans.decode(body, authorization)
+                await asyncio.sleep(0)  # others come to their turn before its parameters are read
+            else:
+                message = jsonrpc.decode(body)
         except (jsonrpc.ProtocolError, BodyTooLarge) as error:
             if not acceptable:
                 raise Failure("NOT_ACCEPTABLE") from error

@@ -86,14 +86,15 @@ _envelope = msgspec.json.Decoder(_Envelope).decode
 _NUMBER = re.compile(rb"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)0*([0-9]+))?")
 
 
-def decode(body: bytes) -> Message | Response:
-    """Decodes a request body.
+def decode(body: bytes, *, scanned: bool = False) -> Message | Response:
+    """Decodes a request body. `scanned` says that `strict_json.check` has passed it already.
 
     Raises ProtocolError: PARSE_ERROR (not JSON, or JSON that Naru refuses; no id), INVALID_REQUEST (not one JSON-RPC
     2.0 message; a batch is none since 2025-06-18) or INVALID_PARAMS (`params` is not an object).
     """
     try:
-        strict_json.check(body)
+        if not scanned:
+            strict_json.check(body)
     except strict_json.RefusedError as refused:
         raise ProtocolError("PARSE_ERROR", str(refused)) from None
     try:

@@ -15,8 +15,9 @@ MAX_DEPTH = 64
 # Four million bytes can hold two million arrays or members, whose reading would keep everybody else waiting.
 MAX_CONTAINERS = 200_000
 MAX_MEMBERS = 200_000
-# Above this many bytes a body is looked at whole before it is read.
-_LARGE = 256 << 10
+MAX_ELEMENTS = 1_000_000
+# Above this many bytes a body is looked at whole before it is read, in a process of its own: see scans.py.
+LARGE = 256 << 10
 
 
 class RefusedError(ValueError):
@@ -47,7 +48,7 @@ def check(body: bytes) -> None:
     """Raises RefusedError unless the body is JSON that everybody reads alike."""
     try:
         decoded = body.decode()
-        if len(body) > _LARGE or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        if len(body) > LARGE or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
             _check_shape(body)
         _scan(decoded)
         if b"\\ud" in body or b"\\uD" in body:
@@ -73,6 +74,8 @@ def _check_shape(body: bytes) -> None:
         raise RefusedError(f"more than {MAX_CONTAINERS} arrays and objects")
     if outside.count(b":") > MAX_MEMBERS:
         raise RefusedError(f"more than {MAX_MEMBERS} members of objects")
+    if outside.count(b",") > MAX_ELEMENTS:
+        raise RefusedError(f"more than {MAX_ELEMENTS} elements")
     if max(accumulate(steps), default=0) > MAX_DEPTH:
         raise RefusedError(f"nested deeper than {MAX_DEPTH}")
 
