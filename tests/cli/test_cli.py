@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from naru_cli import app as cli
 from naru_cli.failures import with_facts
 from naru_cli.results import CallResult
+from ops.registration import MANIFEST
 from tests.support.demo_run import Run, environment
 
 
@@ -187,6 +188,41 @@ def test_every_fault_of_a_manifest_is_told_with_its_line_and_nothing_changes(nar
     assert naru("tool", "show", "good.one").code == 3
     faults = json.loads(naru("tool", "apply", "-f", str(file), "--json").err)["error"]["faults"]
     assert {(fault["tool"], fault["line"]) for fault in faults} >= {("bad.one", 8), ("bad.one", 10), ("bad.one", 11)}
+
+
+SLIPS = """tools:
+- name: slips
+  version: 1
+  description: x
+  inputSchema:
+    type: object
+    properties: {month: {type: integer, requried: true}}
+  endpoint: {production: {url: http://tools.example/, headers: {X-Key: "${secret:nowhere}"}}}
+"""
+
+
+def test_a_slip_is_warned_of_with_its_line_and_refused_when_strict(naru, tmp_path):
+    file = tmp_path / "slips.yaml"
+    file.write_text(SLIPS)
+    refused = naru("tool", "apply", "-f", str(file), "--strict")
+    assert refused.code == 7
+    assert f"{file}:7:" in refused.err
+    assert naru("tool", "show", "slips").code == 3
+    said = naru("tool", "apply", "-f", str(file))
+    assert (said.code, "created" in said.out) == (0, True)
+    assert f"warning: {file}:7:" in said.err
+    assert "requried" in said.err
+    assert f"warning: {file}:8:" in said.err
+    assert "nowhere" in said.err
+    shown = naru("tool", "apply", "-f", str(file), "--dry-run", "--json").json["warnings"]
+    assert {warning["line"] for warning in shown} == {7, 8}
+
+
+def test_the_demo_s_own_manifest_has_no_slips(naru):
+    said = naru(
+        "tool", "apply", "-f", str(MANIFEST), "--set", "DEMO_URL=http://127.0.0.1:9000", "--strict", "--dry-run"
+    )
+    assert said.code == 0, said
 
 
 def test_a_file_that_is_no_manifest_is_told_with_its_line(naru, tmp_path):
