@@ -139,7 +139,8 @@ class _Handler(ResponseHandler):
         if not self._reading_paused:
             return
         super().resume_reading(resume_parser)
-        if self._held:
+        # Also where nothing is held: the socket may have been paused only so that others get their turn.
+        if self._held or self._buffer_paused:
             self._ask_to_go_on()
 
     def connection_lost(self, exc: BaseException | None) -> None:
