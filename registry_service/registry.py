@@ -222,12 +222,12 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
         if request.page_token:
             after = self._pages.key_after(kind, request.page_token)
             listing = listing[bisect_right(listing, after, key=lambda entry: entry.name) :]
-        sizes = [len(entry.mcp_tool) + len(entry.legacy_mcp_tool) for entry in listing[:size]]
+        sizes = [len(entry.mcp_tool) for entry in listing[:size]]
         page = listing[: _fitting(sizes)]
         more = page[-1].name if len(page) < len(listing) else None
         shown = registry_pb2.ListCatalogResponse.Entry
         return registry_pb2.ListCatalogResponse(
-            entries=[shown(tool=entry.mcp_tool, legacy_tool=entry.legacy_mcp_tool) for entry in page],
+            entries=[shown(tool=entry.mcp_tool) for entry in page],
             next_page_token=self._pages.issue(kind, more),
             lane=lane,
         )

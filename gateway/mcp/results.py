@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.mcp.jsonrpc import obj, text
+from gateway.mcp.legacy_tool import LegacyTools
 from gateway.mcp.revisions import LATEST_LEGACY, LEGACY, SUPPORTED, Dialect, Era
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
@@ -40,6 +41,7 @@ class Shapes:
         self._own_meta = {SERVER_INFO: self._info}
         self._modern_tail = b',"_meta":' + obj(self._own_meta) + b"}"
         self._discover = self._build_discover()
+        self._legacy_tools = LegacyTools()
 
     def initialize(self, dialect: Dialect, requested: str) -> bytes:
         """The result of `initialize`: Agent Builder's own shape, otherwise the revision asked for if it is served."""
@@ -62,17 +64,18 @@ class Shapes:
         """A result that says nothing."""
         return b'{"resultType":"complete"' + self._modern_tail if dialect.era is Era.MODERN else b"{}"
 
-    def tools_list(
-        self, dialect: Dialect, entries: Iterable[tuple[bytes, bytes]], lane: str, next_cursor: str = ""
-    ) -> bytes:
-        """The result of `tools/list`. An entry is the JSON text of a tool, and of its legacy form or b""."""
+    def tool(self, dialect: Dialect, tool: bytes) -> bytes:
+        """Returns the JSON text of a tool as clients of this dialect can take it."""
+        return tool if dialect.era is Era.MODERN else self._legacy_tools.shaped(tool)
+
+    def tools_list(self, dialect: Dialect, tools: Iterable[bytes], lane: str, next_cursor: str = "") -> bytes:
+        """The result of `tools/list`; `tools` are those that `tool` returned."""
         modern = dialect.era is Era.MODERN
-        tools = b",".join([tool if modern or not legacy else legacy for tool, legacy in entries])
         lane_meta = {self._lane_key: text(lane)}
         return obj(
             {
                 "resultType": b'"complete"' if modern else b"",
-                "tools": b"[" + tools + b"]",
+                "tools": b"[" + b",".join(tools) + b"]",
                 "nextCursor": text(next_cursor) if next_cursor else b"",
                 "ttlMs": b"%d" % TOOLS_TTL_MS if modern else b"",
                 "cacheScope": b'"private"' if modern else b"",

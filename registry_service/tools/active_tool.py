@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from registry_service.tools import mcp_tool
@@ -32,7 +33,6 @@ class ActiveTool:
     version: str
     definition: Definition
     mcp_tool: bytes
-    legacy_mcp_tool: bytes
     arguments: SchemaCheck
     output: SchemaCheck | None
     running: Running
@@ -55,9 +55,9 @@ def _read(tool: str, version: str, document: bytes, running: Running, held: Comp
         return ActiveTool(
             name=tool,
             version=version,
-            definition=definition,
+            # The text of the whole is needed no more, and there may be thousands.
+            definition=msgspec.structs.replace(definition, document=b""),
             mcp_tool=mcp_tool.tool(tool, definition),
-            legacy_mcp_tool=mcp_tool.legacy_tool(tool, definition),
             arguments=SchemaCheck(definition.input_schema, held),
             output=None if output is None else SchemaCheck(output, held),
             running=running,

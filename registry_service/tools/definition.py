@@ -37,7 +37,10 @@ _ICON_SOURCES = ("https://", "http://", "data:")
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """The HTTP endpoint of one lane. `url` may hold `{argument}` in its path, a header's value `${secret:name}`."""
+    """The HTTP endpoint of one lane.
+
+    `url` may hold `{argument}` in its path; the values of its query, and of headers, may hold `${secret:name}`.
+    """
 
     url: str
     method: str = "POST"
@@ -58,8 +61,9 @@ class Access(msgspec.Struct, frozen=True):
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """A checked definition. JSON parts are compact JSON text as it came; `timeout` is in seconds.
 
-    `document` is the whole, as it is stored. `access` is None where everyone may use the version. `endpoints` has a
-    member for one lane or more. `idempotent`: the annotations say that a call may be repeated.
+    `document` is the whole, as it is stored; empty once a version is active, which needs it no more. `access` is None
+    where everyone may use the version. `endpoints` has a member for one lane or more. `idempotent`: the annotations say
+    that a call may be repeated.
     """
 
     document: bytes

@@ -18,8 +18,10 @@ MAX_HEADER_VALUE = 4096
 
 # `{name}` in a path takes the argument of that name.
 PATH_ARGUMENT = re.compile(r"\{([^{}/?#]+)\}")
-# `${secret:name}` in a header takes the secret of that name; it is a file's name.
+# `${secret:name}` in a header or in a query's value takes the secret of that name; it is a file's name.
 SECRET = re.compile(r"\$\{secret:([A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})\}")
+
+_NO_NAME = "holds ${ that does not begin a ${secret:name}; a name is 1 to 64 of A-Z a-z 0-9 _ . -, no dot first"
 
 _URL = re.compile(r"(https?)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(#.*)?", re.DOTALL)
 _AUTHORITY = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?")
@@ -89,14 +91,26 @@ def _url(url: str, arguments: Mapping[str, list[object]]) -> Iterator[str]:
         yield "must be an absolute http or https URL"
         return
     _, authority, path, query, fragment = parts.groups()
+    if "${" in authority or "${" in path:
+        yield "may hold ${secret:name} in the values of its query only: hosts and paths are shown and logged"
+        return
     yield from _authority(authority)
     yield from _path(path, arguments)
-    if "{" in (query or "") or "}" in (query or ""):
-        yield "may have {arguments} in its path only"
-    elif not _QUERY.fullmatch(query or ""):
-        yield "has a character in its query that must be percent-encoded"
+    yield from _query(query or "")
     if fragment is not None:
         yield "must not have a fragment"
+
+
+def _query(query: str) -> Iterator[str]:
+    literal = SECRET.sub("", query)
+    if any(SECRET.search(pair.partition("=")[0]) for pair in query.split("&")):
+        yield "may hold ${secret:name} in the values of its query, and not in a name"
+    elif "${" in literal:
+        yield _NO_NAME
+    elif "{" in literal or "}" in literal:
+        yield "may have {arguments} in its path only"
+    elif not _QUERY.fullmatch(literal):
+        yield "has a character in its query that must be percent-encoded"
 
 
 def _authority(authority: str) -> Iterator[str]:
@@ -179,7 +193,7 @@ def _header_value(value: object) -> Iterator[str]:
     elif len(value) > MAX_HEADER_VALUE or not _VALUE.fullmatch(value):
         yield f"must be 1 to {MAX_HEADER_VALUE} printable ASCII characters, without white space around them"
     elif "${" in SECRET.sub("", value):
-        yield "holds ${ that does not begin a ${secret:name}; a name is 1 to 64 of A-Z a-z 0-9 _ . -, no dot first"
+        yield _NO_NAME
 
 
 def _declared(schema: object) -> dict[str, list[object]]:

@@ -71,7 +71,6 @@ async def test_one_active_version_is_ready_to_run(catalog, database):
     entry = (await catalog.load()).resolve("stats", account(), "production")
     assert (entry.name, entry.version, entry.running.count) == ("stats", "1.0", 0)
     assert json.loads(entry.mcp_tool)["outputSchema"] == output
-    assert "outputSchema" not in json.loads(entry.legacy_mcp_tool)
     assert entry.arguments.violations({"text": "x"}) == []
     assert entry.arguments.violations({}) != []
     assert entry.output is not None
@@ -309,7 +308,7 @@ def tool_entry(name, version, lanes=("production",), access=None):
     found = parse_definition(raw(definition(endpoint={lane: {"url": "http://a.test"} for lane in lanes})))
     assert isinstance(found, Definition)
     found = Definition(**{field: getattr(found, field) for field in found.__struct_fields__} | {"access": access})
-    return ActiveTool(name, version, found, b"{}", b"", SchemaCheck(b"{}"), None, Running())
+    return ActiveTool(name, version, found, b"{}", SchemaCheck(b"{}"), None, Running())
 
 
 def view_of(**tools):

@@ -554,19 +554,6 @@ async def test_a_catalog_sees_what_another_replica_has_changed(client, database)
         assert await other.names() == []
 
 
-async def test_old_clients_get_a_form_that_they_can_take(client):
-    await client.apply(
-        entry("array", outputSchema={"type": "array"}, active=True),
-        entry("object", outputSchema={"type": "object"}, active=True),
-    )
-    array, plain = (await client.catalog_of()).entries
-    assert json.loads(array.tool)["outputSchema"] == {"type": "array"}
-    assert json.loads(array.legacy_tool) == {"name": "array"} | {
-        name: value for name, value in definition().items() if name in ("description", "inputSchema")
-    }
-    assert plain.legacy_tool == b""
-
-
 async def test_an_address_is_checked_before_anybody_calls_it(client):
     answer = await client.admin("CheckEndpoint", url="http://127.0.0.1:1/?k=${secret:lost}")
     assert (answer.allowed, list(answer.unknown_secrets)) == (False, ["lost"])

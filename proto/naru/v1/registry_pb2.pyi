@@ -32,7 +32,7 @@ class Tool(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Holds the MCP name, `[A-Za-z0-9_.-]{1,64}`."""
+    """Holds the MCP name, `[A-Za-z0-9_.-]{1,128}`."""
     version_count: _builtins.int
     """Counts the registered versions."""
     @_builtins.property
@@ -626,20 +626,16 @@ class ListCatalogResponse(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
         TOOL_FIELD_NUMBER: _builtins.int
-        LEGACY_TOOL_FIELD_NUMBER: _builtins.int
         tool: _builtins.bytes
         """Holds the MCP `Tool` object as JSON text."""
-        legacy_tool: _builtins.bytes
-        """Holds the same for clients of revisions up to 2025-11-25, where it has to differ; empty otherwise."""
         def __init__(
             self,
             *,
             tool: _builtins.bytes = ...,
-            legacy_tool: _builtins.bytes = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["legacy_tool", b"legacy_tool", "tool", b"tool"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["tool", b"tool"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -169,7 +169,7 @@ class TestListTools:
         "": ListCatalogResponse(
             entries=[
                 ListCatalogResponse.Entry(tool=b'{"name":"a"}'),
-                ListCatalogResponse.Entry(tool=b'{"name":"b","outputSchema":true}', legacy_tool=b'{"name":"b"}'),
+                ListCatalogResponse.Entry(tool=b'{"name":"b","outputSchema":true}'),
             ],
             next_page_token="t2",
             lane="real_test",

@@ -168,19 +168,23 @@ def test_an_empty_result():
     assert json.loads(SHAPES.empty(MODERN)) == {"resultType": "complete", "_meta": OWN_META}
 
 
-ENTRIES = [(b'{"name":"a","outputSchema":{"type":"array"}}', b'{"name":"a"}'), (b'{"name":"b"}', b"")]
+TOOLS = [b'{"name":"a","outputSchema":{"type":"array"}}', b'{"name":"b"}']
+
+
+def shaped(dialect):
+    return [SHAPES.tool(dialect, tool) for tool in TOOLS]
 
 
 @pytest.mark.parametrize("dialect", [legacy("2025-11-25"), AGENT_BUILDER])
 def test_the_list_for_legacy_clients(dialect):
-    assert json.loads(SHAPES.tools_list(dialect, ENTRIES, "production")) == {
+    assert json.loads(SHAPES.tools_list(dialect, shaped(dialect), "production")) == {
         "tools": [{"name": "a"}, {"name": "b"}],
         "_meta": {"xdata.kr/lane": "production"},
     }
 
 
 def test_the_list_for_modern_clients():
-    assert json.loads(SHAPES.tools_list(MODERN, iter(ENTRIES), "real_test", "next")) == {
+    assert json.loads(SHAPES.tools_list(MODERN, iter(shaped(MODERN)), "real_test", "next")) == {
         "resultType": "complete",
         "tools": [{"name": "a", "outputSchema": {"type": "array"}}, {"name": "b"}],
         "nextCursor": "next",

@@ -105,7 +105,14 @@ def test_takes_a_url(url):
         ("http://a.test/{}", "not part of"),
         ("http://a.test/{{id}}", "not part of"),
         ("http://a.test/{i/d}", "not part of"),
-        ("http://a.test/${secret:x}", "not a property"),
+        ("http://a.test/${secret:x}", "values of its query only"),
+        ("http://${secret:x}.test/", "values of its query only"),
+        ("http://${secret:x}@a.test/", "values of its query only"),
+        ("http://a.test/?${secret:x}=1", "not in a name"),
+        ("http://a.test/?a=1&b${secret:x}", "not in a name"),
+        ("http://a.test/?k=${secret:}", "does not begin"),
+        ("http://a.test/?k=${env:HOME}", "does not begin"),
+        ("http://a.test/?k=${secret:x}&q={id}", "path only"),
         ("http://a.test/{nope}", "not a property"),
         ("http://a.test/{obj}", "only be an object"),
         ("http://a.test/a b", "percent-encoded"),
@@ -204,6 +211,15 @@ def test_refuses_headers_as_a_whole():
     assert pointers(headers=[]) == ["/endpoint/production/headers"]
     assert pointers(headers={f"X-{n}": "x" for n in range(33)}) == ["/endpoint/production/headers"]
     assert pointers(headers={"X-A": "x", "x-a": "y"}) == ["/endpoint/production/headers/x-a"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["serviceKey=${secret:data.go.kr}", "a=1&k=${secret:x}&b", "k=p%20${secret:x}${secret:y}-"],
+)
+def test_a_query_may_hold_secrets_in_its_values(query):
+    """Korea's public data portal takes its keys there."""
+    assert list(url_faults(f"http://a.test/{{id}}?{query}")) == []
 
 
 def test_secrets_are_found_in_a_value():

@@ -48,7 +48,7 @@ def make_tool(url, *, names=(), idempotent=False, output=None, **endpoint):
     assert isinstance(parsed, Definition), parsed
     check = SchemaCheck(parsed.input_schema)
     promised = None if parsed.output_schema is None else SchemaCheck(parsed.output_schema)
-    return ActiveTool("tool", "1.0.0", parsed, b"", b"", check, promised, Running())
+    return ActiveTool("tool", "1.0.0", parsed, b"", check, promised, Running())
 
 
 @pytest.fixture
