@@ -76,7 +76,7 @@ down: ## Stop the containers
 	docker compose down
 
 .PHONY: compose-test
-compose-test: $(VENV)/.dev ## Prove the containers: three registries, a call in each mode
+compose-test: $(VENV)/.dev ## Prove the containers, together and split: calls, records, a switch, a crash
 	@$(PY) -m tests.compose
 
 .PHONY: lock

@@ -1,19 +1,21 @@
 """What `docker compose up` does once, before and after the services start.
 
-    python -m examples.setup secrets     makes the secrets, into the volumes of those who need them
-    python -m examples.setup register    applies the demo manifest, and makes a demo account
+    python -m ops.setup secrets     makes the secrets, into the volumes of those who need them
+    python -m ops.setup register    applies the demo manifest, and makes a demo account
 
-Both leave alone what is there already. `register` reads NARU_REGISTRY, NARU_ADMIN_TOKEN_FILE and DEMO_URL.
+Both leave alone what is there already. `register` reads NARU_REGISTRY, NARU_ADMIN_TOKEN_FILE and DEMO_URL. It waits for
+a registry that starts at the same time, as after `docker compose restart`.
 """
 
 import os
 import secrets
 import sys
+import time
 from pathlib import Path
 
 from naru_cli import manifest_file
 from naru_cli.access import Access
-from naru_cli.failures import CliError
+from naru_cli.failures import CliError, Exit
 from naru_cli.state import write_private
 from ops.registration import StartError, apply_manifest, provide_account
 
@@ -21,6 +23,9 @@ ROOT = Path("/run/naru")
 CREDENTIALS = ROOT / "demo" / "credentials"
 # The official image reads its password as a user of its own, from a volume that nobody else mounts but this script.
 READABLE = 0o444
+# How long a registry may be out of reach, and how often it is asked.
+PATIENCE_SECONDS = 60.0
+PAUSE_SECONDS = 1.0
 
 
 def make_secrets(root: Path = ROOT) -> None:
@@ -47,8 +52,16 @@ def register() -> None:
     # The credential of the environment is the one that is made here.
     environ = {name: value for name, value in os.environ.items() if name != "NARU_CREDENTIALS"}
     access = Access.from_env(environ, Path("/"))
-    tools = apply_manifest(access, os.environ["DEMO_URL"])
-    provide_account(access, CREDENTIALS)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            tools = apply_manifest(access, os.environ["DEMO_URL"])
+            provide_account(access, CREDENTIALS)
+            break
+        except CliError as error:
+            if error.code is not Exit.UNREACHABLE or time.monotonic() > deadline:
+                raise
+        time.sleep(PAUSE_SECONDS)
     print(f"{tools} demo tools are registered; the credential of the demo account lies in {CREDENTIALS}", flush=True)
 
 

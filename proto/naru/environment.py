@@ -7,6 +7,7 @@ repeats a secret. A variable that is empty counts as absent, as compose files le
 import difflib
 import ipaddress
 import re
+import socket
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -141,14 +142,21 @@ def unknown_variables(environ: Mapping[str, str], prefix: str, known: Iterable[s
 
 
 def bind(text: str) -> Bind:
-    """Reads `host:port`, or `[host]:port` for IPv6."""
+    """Reads `host:port`, or `[host]:port` for IPv6.
+
+    A host such as 10.1.0.0/16 means this machine's own address in that network, which needn't be known beforehand.
+    """
     host, _, port = text.rpartition(":")
     if not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise ValueError(f"{text!r} is not host:port, such as 127.0.0.1:8080 or [::1]:8080")
-    if host.startswith("[") and host.endswith("]"):
-        host = str(ipaddress.IPv6Address(host[1:-1]))
-    elif ":" in host:
+    in_brackets = host.startswith("[") and host.endswith("]")
+    if ":" in host and not in_brackets:
         raise ValueError(f"{text!r}: an IPv6 address needs brackets: [{host}]:{port}")
+    host = host[1:-1] if in_brackets else host
+    if "/" in host:
+        host = _own_address(host)
+    elif in_brackets:
+        host = str(ipaddress.IPv6Address(host))
     return Bind(host, int(port))
 
 
@@ -219,6 +227,19 @@ def directory(path: str) -> Path:
     if not Path(path).is_dir():
         raise ValueError(f"{path} is not a directory")
     return Path(path)
+
+
+def _own_address(text: str) -> str:
+    """Returns the address that this machine has in a network."""
+    network = ipaddress.ip_network(text)
+    family = socket.AF_INET if network.version == 4 else socket.AF_INET6
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        # Sends nothing: it only asks which address would be used towards that network.
+        probe.connect((str(network.network_address + min(1, network.num_addresses - 1)), 9))
+        address = str(probe.getsockname()[0])
+        if ipaddress.ip_address(address) in network:
+            return address
+    raise ValueError(f"this machine has no address in {text}")
 
 
 def _scalar(kind: object, wanted: str) -> Callable[[str], Any]:

@@ -44,7 +44,14 @@ def test_metrics_are_switched_off_alike(value: str):
 
 
 @pytest.mark.parametrize(
-    ("value", "bind"), [("[::1]:0", Bind("::1", 0)), ("[0:0::1]:80", Bind("::1", 80)), ("a:1", Bind("a", 1))]
+    ("value", "bind"),
+    [
+        ("[::1]:0", Bind("::1", 0)),
+        ("[0:0::1]:80", Bind("::1", 80)),
+        ("a:1", Bind("a", 1)),
+        ("127.0.0.0/8:1", Bind("127.0.0.1", 1)),
+        ("127.0.0.1/32:1", Bind("127.0.0.1", 1)),
+    ],
 )
 def test_addresses_are_read_alike(value: str, bind: Bind):
     assert [settings.bind for settings in both("BIND", value)] == [bind, bind]
@@ -58,6 +65,10 @@ def test_addresses_are_read_alike(value: str, bind: Bind):
         ("BIND", "::1:80"),
         ("BIND", "a:٣"),
         ("BIND", "a:65536"),
+        ("BIND", "203.0.113.0/24:1"),
+        ("BIND", "127.0.0.1/8:1"),
+        ("BIND", "127.0.0.0/33:1"),
+        ("BIND", "::1/128:1"),
         ("METRICS_BIND", "none"),
         ("LOG_LEVEL", "loud"),
         ("SHUTDOWN_GRACE_SECONDS", "nan"),
