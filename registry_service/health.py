@@ -3,13 +3,15 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
+import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2
 
-from naru.v1 import execution_pb2
+from naru.v1 import execution_pb2, wire
 from registry_service.storage.database import UNAVAILABLE, Database
+from registry_service.storage.trouble import cause_of
 
 PING_SECONDS: Final = 2.0
 EXECUTION: Final = execution_pb2.DESCRIPTOR.services_by_name["Execution"].full_name
@@ -17,16 +19,21 @@ EXECUTION: Final = execution_pb2.DESCRIPTOR.services_by_name["Execution"].full_n
 # The patience with a ping is spent in slices of this length.
 _SLICE_SECONDS: Final = 0.25
 _LATE_SECONDS: Final = 0.1
+_ERROR_LIMIT: Final = 300
 _NO_ANSWER: Final[tuple[type[BaseException], ...]] = (TimeoutError, *UNAVAILABLE)
 
 _log = structlog.get_logger()
 
 
 class Health:
-    """The health of each service and of the whole, which is named by an empty text."""
+    """The health of each service and of the whole, which is named by an empty text.
+
+    `cause` is a word for what keeps services from serving. Whoever checks hears it in the trailers.
+    """
 
     def __init__(self, database: Database) -> None:
-        self.servicer = health.aio.HealthServicer()
+        self.servicer = _Servicer(self)
+        self.cause = "starting"
         self._database = database
         self._names: Sequence[str] = ("",)
 
@@ -41,42 +48,64 @@ class Health:
         for name in self._names:
             await self.servicer.set(name, good if serving and (writable or name not in ("", EXECUTION)) else bad)
 
-    async def keep(self, is_writable: Callable[[], bool]) -> None:
-        """Keeps it true until cancelled. It begins as SERVING."""
+    async def keep(self, ledger_trouble: Callable[[], str]) -> None:
+        """Keeps it true until cancelled. It begins as SERVING. `ledger_trouble` is empty while it can be written."""
         serving = writable = True
         while True:
             await asyncio.sleep(PING_SECONDS)
             before = serving, writable
             # The ledger speaks of its own losses. A database may answer that cannot be written.
-            serving, writable = await answers(self._database), is_writable()
-            if serving != before[0]:
-                _log.warning("database is back" if serving else "database is out of reach")
+            error, trouble = await failure_of_ping(self._database), ledger_trouble()
+            serving, writable = error is None, not trouble
+            self.cause = trouble if error is None else cause_of(error)
+            if serving != before[0] and error is None:
+                _log.warning("database is back")
+            elif serving != before[0]:
+                _log.warning("database is out of reach", cause=self.cause, error=str(error)[:_ERROR_LIMIT])
             if (serving, writable) != before:
                 await self.set(serving=serving, writable=writable)
 
 
-async def answers(database: Database) -> bool:
-    """Pings the database. A ping that broke while the loop was late gets a second chance.
+class _Servicer(health.aio.HealthServicer):  # type: ignore[misc]
+    """The usual one, which also says why."""
+
+    def __init__(self, told: Health) -> None:
+        super().__init__()
+        self._health = told
+
+    async def Check(  # noqa: N802
+        self,
+        request: health_pb2.HealthCheckRequest,
+        context: "grpc.aio.ServicerContext[Any, Any]",
+    ) -> health_pb2.HealthCheckResponse:
+        """Answers, with the cause in the trailers if a service does not serve."""
+        answer = await super().Check(request, context)
+        if answer.status != health_pb2.HealthCheckResponse.SERVING:
+            context.set_trailing_metadata(((wire.CAUSE_KEY, self._health.cause),))
+        return answer
+
+
+async def failure_of_ping(database: Database) -> BaseException | None:
+    """Pings the database, and returns why it didn't answer. A ping that broke while the loop was late is repeated.
 
     Drivers have time limits of their own, which run out while the loop is held up.
     """
+    error: BaseException | None = None
     for last in (False, True):
         pinging = asyncio.create_task(database.ping())
         try:
             was_late = await _wait_on_time(pinging)
             if not pinging.done():
-                return False
+                return TimeoutError(f"no answer within {PING_SECONDS:g} s")
             error = pinging.exception()
         finally:
             pinging.cancel()
             await asyncio.wait({pinging})
-        if error is None:
-            return True
-        if not isinstance(error, _NO_ANSWER):
+        if error is not None and not isinstance(error, _NO_ANSWER):
             raise error
-        if last or not was_late:
+        if error is None or last or not was_late:
             break
-    return False
+    return error
 
 
 async def _wait_on_time(task: "asyncio.Task[None]") -> bool:

@@ -39,6 +39,7 @@ from registry_service.storage.database import (
 )
 from registry_service.storage.migrations import UnknownRevisionError
 from registry_service.storage.pepper import holds_mark
+from registry_service.storage.trouble import cause_of
 from registry_service.telemetry.metrics import LOOP_LAG_SECONDS, start_metrics
 from registry_service.tools.checks import Checks
 from registry_service.tools.definition_lint import Site
@@ -198,7 +199,7 @@ class Process:
         with LoopWatch(LOOP_LAG_SECONDS.observe):
             async with asyncio.TaskGroup() as group:
                 group.create_task(_supervised("catalog", self._catalog.watch))
-                group.create_task(_supervised("health", lambda: self._health.keep(self._is_writable)))
+                group.create_task(_supervised("health", lambda: self._health.keep(self._ledger_trouble)))
 
     async def _bring_up(self) -> None:
         """Waits, as long as it takes, for a database that answers and is migrated."""
@@ -208,15 +209,24 @@ class Process:
             try:
                 return await self._prepare()
             except _NotMigratedError:
-                self._gate.shut("database_not_migrated")
+                self._refuse("database_not_migrated")
                 _log.warning("database is not migrated", retry_seconds=RETRY_SECONDS)
             except UNAVAILABLE as error:
-                self._gate.shut("database_unreachable")
+                self._refuse(cause_of(error))
                 url = self._settings.database_url
                 _log.warning(
-                    "database is out of reach", host=_host(url), error=_shown(error, url), retry_seconds=RETRY_SECONDS
+                    "database cannot be used",
+                    cause=self._gate.cause,
+                    host=_host(url),
+                    error=_shown(error, url),
+                    retry_seconds=RETRY_SECONDS,
                 )
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _refuse(self, cause: str) -> None:
+        """Says to whoever asks why nothing is served."""
+        self._gate.shut(cause)
+        self._health.cause = cause
 
     async def _prepare(self) -> None:
         if self._settings.auto_migrate:
@@ -237,19 +247,20 @@ class Process:
         except UnknownRevisionError as error:
             raise StartError(f"DATABASE_URL: {error}") from None
 
-    def _is_writable(self) -> bool:
-        return self._ledger is None or self._ledger.is_writable
+    def _ledger_trouble(self) -> str:
+        return "" if self._ledger is None or self._ledger.is_writable else "ledger_not_writable"
 
     async def stop(self, at_once: asyncio.Event) -> None:
         """Lets clients leave and running calls end within the grace, or until `at_once`; records outcomes; closes."""
         grace = self._settings.shutdown_grace
+        self._health.cause = "shutting_down"
         await self._health.servicer.enter_graceful_shutdown()
         if self._gate.cause is None:
             leaving = min(grace / 2, LAME_DUCK_SECONDS)
             grace -= leaving
             # A balancer that has not heard of it yet still sends calls here, and none is to be lost.
             await _within(leaving, at_once)
-        self._gate.shut("shutting_down")
+        self._refuse("shutting_down")
         _log.info("stopping", grace_seconds=grace)
         finishing = asyncio.create_task(self._finish(grace))
         await _either(finishing, at_once.wait())

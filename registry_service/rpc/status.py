@@ -10,6 +10,7 @@ from naru.v1 import errors_pb2, wire
 from registry_service.errors import NaruError, ServiceUnavailableError
 from registry_service.identity.caller import CALLER
 from registry_service.storage.database import UNAVAILABLE
+from registry_service.storage.trouble import cause_of
 from registry_service.telemetry.traces import trace_id_of
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -26,7 +27,7 @@ def failure_of(error: BaseException, method: str) -> NaruError:
         return error
     if isinstance(error, UNAVAILABLE):
         _log.warning("database is out of reach", method=method, error=type(error).__name__)
-        return ServiceUnavailableError("the database is out of reach", cause="database_unreachable")
+        return ServiceUnavailableError("the database is out of reach", cause=cause_of(error))
     caller = CALLER.get(None)
     trace_id = trace_id_of(caller.traceparent if caller else "") or uuid4().hex
     _log.error("internal error", method=method, trace_id=trace_id, exc_info=error)

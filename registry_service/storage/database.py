@@ -59,6 +59,10 @@ class DatabaseUnreachableError(Exception):
     """There was no connection, or it was lost. The message says why and holds no password."""
 
 
+class DatabaseReplacedError(DatabaseUnreachableError):
+    """The path of an SQLite file does not lead to the file that this process has open."""
+
+
 # What a database that is away raises from sessions and from every method here.
 UNAVAILABLE: tuple[type[BaseException], ...] = (DatabaseUnreachableError, OperationalError, PoolTimeoutError)
 
@@ -232,7 +236,7 @@ class SqliteDatabase(Database):
         """
         for path, identity in self._files.items():
             if _identity(path) != identity:
-                raise DatabaseUnreachableError(
+                raise DatabaseReplacedError(
                     f"{path} was removed or replaced while this process used it: put it back, or stop this process,"
                     " restore the database and start again"
                 )

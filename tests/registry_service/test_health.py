@@ -11,6 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
+from naru.v1 import wire
 from registry_service.health import PING_SECONDS
 from tests.registry_service.test_server import ADMIN, PATIENCE, SERVICE, started, until_health
 
@@ -92,7 +93,52 @@ async def test_a_frozen_database_is_noticed_in_time(settings, postgresql):
                 began = time.monotonic()
                 await until_health(channel, "NOT_SERVING")
                 assert time.monotonic() - began < NOTICED_SECONDS
+                assert await cause_of(channel) == "database_unreachable"
             await until_health(channel, "SERVING")
+        assert await running.stop() == 0
+
+
+async def cause_of(channel):
+    """Returns what a health check says in its trailers."""
+    check = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
+    assert (await check).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    return dict(await check.trailing_metadata())[wire.CAUSE_KEY]
+
+
+async def test_tables_that_are_absent_are_named_by_health(settings):
+    async with started(settings, REGISTRY_AUTO_MIGRATE="false") as running:
+        address = (await running.record("listening"))["address"]
+        await running.record("database is not migrated")
+        async with grpc.aio.insecure_channel(address) as channel:
+            assert await cause_of(channel) == "database_not_migrated"
+        assert await running.stop() == 0
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_a_removed_file_is_named_by_health_and_in_the_log(settings, tmp_path):
+    async with started(settings) as running:
+        address = (await running.record("registry ready"))["address"]
+        async with grpc.aio.insecure_channel(address) as channel:
+            await until_health(channel, "SERVING")
+            (tmp_path / "naru.db").rename(tmp_path / "elsewhere.db")
+            await until_health(channel, "NOT_SERVING")
+            assert await cause_of(channel) == "database_replaced"
+            record = await running.record("database is out of reach")
+            assert (record["cause"], "naru.db was removed" in record["error"]) == ("database_replaced", True)
+            (tmp_path / "elsewhere.db").rename(tmp_path / "naru.db")
+            await until_health(channel, "SERVING")
+        assert await running.stop() == 0
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_a_full_disk_is_named_at_the_start(settings, tmp_path):
+    """There is room for an empty database, and none for its tables."""
+    async with started(settings, module="tests.support.full_disk", arguments=["registry_service"]) as running:
+        record = await running.record("database cannot be used")
+        assert record["cause"] in ("disk_full", "disk_error")
+        address = next(record for record in running.records if record["event"] == "listening")["address"]
+        async with grpc.aio.insecure_channel(address) as channel:
+            assert await cause_of(channel) == record["cause"]
         assert await running.stop() == 0
 
 

@@ -22,6 +22,8 @@ TRACESTATE_KEY = "tracestate"
 # Metadata of answers.
 CALL_ID_KEY = "x-naru-call-id"
 STATUS_KEY = "grpc-status-details-bin"
+# Why a service says NOT_SERVING of itself, in the trailers of a health check: a word such as `disk_full`.
+CAUSE_KEY = "x-naru-cause"
 
 Fact: TypeAlias = object
 
