@@ -35,11 +35,6 @@ _MAX_ANSWER = 48 << 20
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", _MAX_REQUEST),
     ("grpc.max_receive_message_length", _MAX_ANSWER),
-    # A replica that says that it does not serve (it stops, or its database is away) gets no calls while others do.
-    (
-        "grpc.service_config",
-        '{"loadBalancingConfig":[{"round_robin":{}}],"healthCheckConfig":{"serviceName":""}}',
-    ),
     # A replica that hangs is noticed this long after a ping that it does not answer, and gets no more calls; gRPC's own
     # default is a minute, in which all callers would come to wait for it. A busy event loop answers: gRPC's threads do.
     ("grpc.http2.ping_timeout_ms", 1_500),
@@ -51,6 +46,10 @@ _CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 3000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+)
+# A replica that says that it does not serve (it stops, or its database is away) gets no calls while others do.
+_CHECKED = (
+    ("grpc.service_config", '{"loadBalancingConfig":[{"round_robin":{}}],"healthCheckConfig":{"serviceName":""}}'),
 )
 _READY_SECONDS = 2.0
 
@@ -112,13 +111,18 @@ class Link:
     none is to be started there.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, side: str, target: str, log: FilteringBoundLogger) -> None:
-        self.channel = channel
+    def __init__(self, settings: Settings, side: str, target: str, log: FilteringBoundLogger) -> None:
+        self._settings = settings
+        self.channel = _channel(settings, target, *_CHECKED)
         self.ready = False
         self.side = side
         self._target = target
         self._log = log
         self._decided = asyncio.Event()
+
+    def open_unchecked(self) -> grpc.aio.Channel:
+        """Returns a further channel, which connects to what says that it does not serve too."""
+        return _channel(self._settings, self._target)
 
     async def connect(self, seconds: float) -> None:
         """Returns at once on a link that stands. Waits for one that is being made; raises SERVICE_UNAVAILABLE."""
@@ -285,12 +289,20 @@ class RegistryClient:
 
     async def _trouble(self, link: Link, service: str) -> str:
         name = f"naru.v1.{service}"
-        check = health_pb2_grpc.HealthStub(link.channel).Check
-        try:
-            answer = await check(health_pb2.HealthCheckRequest(service=name), timeout=_READY_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            return f"{name}: {error.code().name}"
-        return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else f"{name}: not serving"
+        request = health_pb2.HealthCheckRequest(service=name)
+        with suppress(grpc.aio.AioRpcError):
+            answer = await health_pb2_grpc.HealthStub(link.channel).Check(request, timeout=_READY_SECONDS)
+            if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                return ""
+        # The usual channel carries nothing to a process that says that it does not serve; this one asks it why.
+        async with link.open_unchecked() as channel:
+            check = health_pb2_grpc.HealthStub(channel).Check(request, timeout=_READY_SECONDS)
+            try:
+                await check
+            except grpc.aio.AioRpcError as error:
+                return f"{name}: {error.code().name}"
+            cause = dict(await check.trailing_metadata()).get(wire.CAUSE_KEY)
+        return f"{name}: not serving ({cause})" if cause else f"{name}: not serving"
 
     async def _token_trouble(self, link: Link, method: Callable[..., Awaitable[Any]], message: object) -> str:
         """Asks for something that needs the service token, without a credential: only the token's refusal matters."""
@@ -358,8 +370,8 @@ async def _ended(rpc: AsyncIterable[CallToolEvent]) -> None:
 @asynccontextmanager
 async def _linked(settings: Settings, side: str, target: str, log: FilteringBoundLogger) -> AsyncIterator[Link]:
     """Opens a channel and watches it for as long as the context is open."""
-    async with _channel(settings, target) as channel:
-        link = Link(channel, side, target, log)
+    link = Link(settings, side, target, log)
+    async with link.channel:
         watching = asyncio.create_task(link.watch())
         try:
             yield link
@@ -368,9 +380,9 @@ async def _linked(settings: Settings, side: str, target: str, log: FilteringBoun
             await asyncio.wait({watching})
 
 
-def _channel(settings: Settings, target: str) -> grpc.aio.Channel:
+def _channel(settings: Settings, target: str, *more: tuple[str, str]) -> grpc.aio.Channel:
     # A peer that vanished without a word is noticed, also in the middle of a long call.
-    options = (*_CHANNEL_OPTIONS, ("grpc.keepalive_time_ms", int(settings.registry_ping * 1000)))
+    options = (*_CHANNEL_OPTIONS, *more, ("grpc.keepalive_time_ms", int(settings.registry_ping * 1000)))
     if settings.registry_ca is None:
         return grpc.aio.insecure_channel(target, options=options)
     credentials = grpc.ssl_channel_credentials(settings.registry_ca, settings.registry_key, settings.registry_cert)

@@ -93,6 +93,34 @@ def list_tools(access: Access) -> tuple[Finding, list[registry_pb2.Tool]]:
     return Finding("admin token", State.OK, f"accepted ({access.registry.token_from}); {len(tools)} tools"), tools
 
 
+# What is wrong with the registry's database, the setting or place to look at, and what to do, by the fact `cause`.
+DATABASE_TROUBLES = {
+    "database_unreachable": (
+        "the registry cannot reach its database",
+        "DATABASE_URL",
+        "is the database of the registry's DATABASE_URL running, and its password right?",
+    ),
+    "database_replaced": (
+        "the file of the registry's database was removed or replaced",
+        "DATABASE_URL",
+        "put it back, or stop the registry, restore the file and start again",
+    ),
+    "database_read_only": (
+        "the registry may not write to its database",
+        "DATABASE_URL",
+        "is the file or its directory read-only, or is the server a standby?",
+    ),
+    "database_locked": (
+        "another process holds the lock of the registry's database",
+        "DATABASE_URL",
+        "end what else writes to that file",
+    ),
+    "database_corrupt": ("the registry's database is damaged", "DATABASE_URL", "restore it from a backup"),
+    "disk_full": ("the disk of the registry's database is full", "DATABASE_URL", "make room: it goes on by itself"),
+    "disk_error": ("the disk of the registry's database fails", "DATABASE_URL", "look at the registry's log"),
+}
+
+
 def refusal(target: Target, error: CliError, check: str, setting: str) -> Finding:
     cause = error.facts.get("cause")
     if error.reason == "TOKEN_INVALID":
@@ -104,9 +132,8 @@ def refusal(target: Target, error: CliError, check: str, setting: str) -> Findin
         return Finding(
             "database", State.WRONG, "the registry's database is not migrated", "REGISTRY_AUTO_MIGRATE", remedy
         )
-    if cause == "database_unreachable":
-        remedy = "is the database of the registry's DATABASE_URL running, and its password right?"
-        return Finding("database", State.WRONG, "the registry cannot reach its database", "DATABASE_URL", remedy)
+    if isinstance(cause, str) and cause in DATABASE_TROUBLES:
+        return Finding("database", State.WRONG, *DATABASE_TROUBLES[cause])
     return Finding(check, State.WRONG, str(error), setting)
 
 
