@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2
 
@@ -74,9 +73,7 @@ class _Servicer(health.aio.HealthServicer):  # type: ignore[misc]
         self._health = told
 
     async def Check(  # noqa: N802
-        self,
-        request: health_pb2.HealthCheckRequest,
-        context: "grpc.aio.ServicerContext[Any, Any]",
+        self, request: health_pb2.HealthCheckRequest, context: Any
     ) -> health_pb2.HealthCheckResponse:
         """Answers, with the cause in the trailers if a service does not serve."""
         answer = await super().Check(request, context)
