@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
+from gateway.failures.details_ko import korean
 from gateway.failures.sentences import Sentences, next_action, sentence
 from gateway.failures.sentences_en import EN
 from gateway.failures.sentences_ko import KO
+from gateway.failures.violations import worded
 from gateway.settings import Locale
 
 SENTENCES: Mapping[Locale, Mapping[str, Sentences]] = {"ko": KO, "en": EN}
@@ -126,6 +128,8 @@ def describe(
     A bare object holds the four members of the Agent Builder contract only.
     """
     entry, sentences = TABLE[reason], SENTENCES[wording.locale][reason]
+    if "violations" in facts:
+        facts = {**facts, "violations": worded(facts["violations"], wording.locale)}
     safe = bool(facts.get("safe_to_retry", entry.safe_to_retry))
     data: dict[str, Any] = {
         "reason": reason,
@@ -139,16 +143,19 @@ def describe(
         for name, fact in facts.items():
             if fact is not None:
                 data.setdefault(_WIRE_NAMES.get(name, name), fact)
-    return sentence(sentences, facts), data
+    return sentence(sentences, _in_words(facts, wording.locale)), data
 
 
 # Members that MCP itself names.
 _WIRE_NAMES = {"required_capabilities": "requiredCapabilities"}
 
 
-def described_violations(facts: Mapping[str, Any]) -> str:
-    """Lists the violations of a schema, a line each, for the models that read nothing but the text of a result."""
-    violations = facts.get("violations")
-    if not isinstance(violations, list):
-        return ""
-    return "".join(f"\n- arguments{item.get('pointer', '')}: {item.get('message', '')}" for item in violations)
+def _in_words(facts: Mapping[str, Any], locale: Locale) -> Mapping[str, Any]:
+    """Returns the facts for a sentence: the detail in its language, or none."""
+    detail = facts.get("detail")
+    if locale == "en" or detail is None:
+        return facts
+    told = korean(detail) if isinstance(detail, str) else None
+    if told is None:
+        return {name: fact for name, fact in facts.items() if name != "detail"}
+    return {**facts, "detail": told}

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.failures.table import TABLE, Failure, Surface, describe, described_violations
+from gateway.failures.table import TABLE, Failure, Surface, describe
+from gateway.failures.violations import listed, worded
 from gateway.frame import Frame
 from gateway.mcp import jsonrpc
 from gateway.mcp.request import Request
@@ -66,7 +67,8 @@ def _error(request: Request, failure: Failure) -> tuple[bytes, int]:
 
 def _result(shapes: Shapes, request: Request, failure: Failure) -> bytes:
     text, error = error_meta(request, failure.reason, failure.facts)
-    content = text_content(text + described_violations(failure.facts))
+    violations = worded(failure.facts.get("violations"), request.wording.locale)
+    content = text_content(text + listed(violations))
     return jsonrpc.result(request.id, shapes.call(request.dialect, content, is_error=True, error=error))
 
 

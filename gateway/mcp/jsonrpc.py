@@ -182,8 +182,13 @@ def _odd_message(body: bytes) -> Response:
     try:
         envelope = _envelope(body)
     except msgspec.ValidationError:
-        what = "a batch" if body.lstrip()[:1] == b"[" else "not an object"
-        raise ProtocolError("INVALID_REQUEST", f"the body must be one JSON-RPC message, and is {what}") from None
+        batch = body.lstrip()[:1] == b"["
+        detail = (
+            "the body must be one JSON-RPC message, and is a batch"
+            if batch
+            else "the body must be one JSON-RPC message, and is not an object"
+        )
+        raise ProtocolError("INVALID_REQUEST", detail) from None
     message_id = bytes(envelope.id)
     is_response = not envelope.method and bool(envelope.result) != bool(envelope.error)
     if message_id and not (is_response and message_id == b"null"):

@@ -14,7 +14,9 @@ LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 _ABSENT = Raw(b"")
 # Some clients write out every member that they could have sent.
 _NULL = b"null"
-_WHERE = re.compile(r"^(.*?)(?: - at `\$(.*)`)?$", re.DOTALL)
+# How msgspec words what it refuses.
+_MISSING = re.compile(r"missing required field `(.+)`")
+_PLACE = re.compile(r" - at `\$(.*)`$")
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -141,7 +143,11 @@ def _check_meta(message: Message, meta: Meta) -> None:
 
 
 def _invalid(message: Message, invalid: msgspec.ValidationError) -> ProtocolError:
-    """Turns msgspec's sentence (types and member names, never values) into ours."""
-    match = _WHERE.match(str(invalid))
-    what, where = match.groups("") if match else (str(invalid), "")
-    return ProtocolError("INVALID_PARAMS", f"params{where}: {what}", message.id, status=200)
+    """Turns msgspec's sentence into ours. Every member that is read by its type is a string."""
+    missing = _MISSING.search(str(invalid))
+    if missing is not None:
+        detail = f"params.{missing[1]} is missing"
+    else:
+        place = _PLACE.search(str(invalid))
+        detail = f"params{place[1] if place else ''} must be a string"
+    return ProtocolError("INVALID_PARAMS", detail, message.id, status=200)

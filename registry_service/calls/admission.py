@@ -10,7 +10,6 @@ from registry_service.calls.call import Call, Ready
 from registry_service.catalog import Catalog, View, permitted
 from registry_service.errors import (
     ArgumentsInvalidError,
-    Fact,
     MissingClientCapabilityError,
     NaruError,
     ServiceUnavailableError,
@@ -22,7 +21,8 @@ from registry_service.ledger.ledger import Admission, Ledger
 from registry_service.storage.models import now_micros
 from registry_service.tools.active_tool import ActiveTool
 from registry_service.tools.checks import Checks
-from registry_service.tools.schema_check import SchemaCheck, Violation
+from registry_service.tools.schema_check import SchemaCheck
+from registry_service.tools.violation import Violation, unreadable
 from registry_service.upstreams.upstream import Prepared, Upstream
 
 # How often a call is checked anew because the catalog changed before it could be admitted.
@@ -152,14 +152,13 @@ def _covers(declared: object, required: object) -> bool:
 def _check_arguments(tool: ActiveTool, arguments: bytes) -> None:
     try:
         value = _decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        raise _invalid(tool, [Violation("", "is not JSON that can be read")]) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _invalid(tool, [unreadable(error)]) from None
     if not isinstance(value, dict):
-        raise _invalid(tool, [Violation("", "must be an object")])
+        raise _invalid(tool, [Violation("", "must be an object", "type", {"types": ["object"]})])
     if violations := tool.arguments.violations(value):
         raise _invalid(tool, violations)
 
 
 def _invalid(tool: ActiveTool, violations: list[Violation]) -> ArgumentsInvalidError:
-    told: list[Fact] = [{"pointer": at, "message": message} for at, message in violations]
-    return ArgumentsInvalidError(tool=tool.name, violations=told)
+    return ArgumentsInvalidError(tool=tool.name, violations=[violation.fact() for violation in violations])

@@ -13,7 +13,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from registry_service.tools.schema_check import SchemaCheck, Violation
+from registry_service.tools.schema_check import SchemaCheck
+from registry_service.tools.violation import Violation, unreadable
 
 REQUEST = struct.Struct(">II")
 ANSWER = struct.Struct(">I")
@@ -21,8 +22,6 @@ ANSWER = struct.Struct(">I")
 CHECK_SECONDS = 2.0
 # Calls come first.
 _NICENESS = 10
-
-_UNREADABLE = [Violation("", "is not JSON that can be read")]
 
 
 def main(requests: BinaryIO, answers: BinaryIO) -> None:
@@ -42,8 +41,8 @@ def main(requests: BinaryIO, answers: BinaryIO) -> None:
 def _violations(schema: bytes, raw: bytes) -> list[Violation]:
     try:
         value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        return _UNREADABLE
+    except (msgspec.DecodeError, RecursionError) as error:
+        return [unreadable(error)]
     return _compiled(schema).violations(value)
 
 

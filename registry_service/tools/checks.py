@@ -16,7 +16,8 @@ import structlog
 
 from registry_service.errors import ServiceUnavailableError
 from registry_service.tools.check_process import ANSWER, CHECK_SECONDS, REQUEST, main
-from registry_service.tools.schema_check import SchemaCheck, Violation
+from registry_service.tools.schema_check import SchemaCheck
+from registry_service.tools.violation import Violation
 
 # How many run at once, and how long one may wait for its turn and its end.
 PROCESSES = 2
@@ -24,7 +25,8 @@ WAIT_SECONDS = 15.0
 # A process may be killed from outside, for want of memory for instance.
 _ATTEMPTS = 2
 
-TOO_SLOW = Violation("", f"takes more than {CHECK_SECONDS:.0f} s to check: send shorter texts or fewer elements")
+_TOO_SLOW = f"takes more than {CHECK_SECONDS:.0f} s to check: send shorter texts or fewer elements"
+TOO_SLOW = Violation("", _TOO_SLOW, "tooSlow", {"seconds": CHECK_SECONDS})
 
 _decode = msgspec.json.Decoder().decode
 _decode_violations = msgspec.json.Decoder(list[Violation]).decode

@@ -4,20 +4,18 @@ import itertools
 import re
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jsonschema_rs
 import msgspec
 
-from registry_service.tools.json_document import token
 from registry_service.tools.json_schema import DIALECTS, DRAFT_2020_12, checkable, dialect_uri
 from registry_service.tools.schema_cost import pattern_size, patterns, rates
+from registry_service.tools.violation import Violation, violation_of
 
 MAX_VIOLATIONS = 20
 MAX_VIOLATIONS_BYTES = 4096
-_MAX_POINTER = 256
-_MAX_MESSAGE = 256
 # The validator collects every violation before it yields the first: 13 µs each, 13 s for a hostile array of a million.
 # Of a value with more nodes than this only the first one is told.
 _MAX_NODES_TOLD_WHOLE = 500
@@ -34,13 +32,6 @@ LARGE_SCHEMA = 4 * 1024
 # Measured: what a compiled schema takes, for each byte of its text; patterns come on top.
 _MEMORY_RATIO = 20
 MAX_COMPILED_BYTES = 64 * 1024 * 1024
-
-
-class Violation(NamedTuple):
-    """One way in which a value breaks a schema: a JSON Pointer into the value and an English message."""
-
-    pointer: str
-    message: str
 
 
 class _Root(msgspec.Struct):
@@ -160,8 +151,8 @@ class SchemaCheck:
         told: list[Violation] = []
         left = MAX_VIOLATIONS_BYTES
         for error in itertools.islice(self._errors(instance), MAX_VIOLATIONS):
-            violation = Violation(_short_pointer(error.instance_path), _message(error))
-            left -= len(msgspec.json.encode(violation._asdict())) + 1
+            violation = violation_of(error)
+            left -= len(msgspec.json.encode(violation.fact())) + 1
             if left < 0:
                 break
             told.append(violation)
@@ -202,22 +193,3 @@ def _larger(value: object, limit: int) -> bool:
                 return True
             stack.extend(node.values() if isinstance(node, dict) else node)
     return False
-
-
-def _short_pointer(path: Iterable[str | int]) -> str:
-    """Returns the pointer, or that of the nearest ancestor which is short: names in the path are the caller's too."""
-    pointer = ""
-    for name in path:
-        longer = pointer + token(str(name))
-        if len(longer) > _MAX_POINTER:
-            break
-        pointer = longer
-    return pointer
-
-
-def _message(error: jsonschema_rs.ValidationError) -> str:
-    if not isinstance(error.kind, jsonschema_rs.ValidationErrorKind.FalseSchema):
-        return error.message if len(error.message) <= _MAX_MESSAGE else error.message[: _MAX_MESSAGE - 1] + "…"
-    # What a tool without arguments says of any argument.
-    alone = error.schema_path[-1:] == ["additionalProperties"]
-    return "no properties are allowed here" if alone else "no value is allowed here"

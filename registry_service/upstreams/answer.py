@@ -11,7 +11,8 @@ import msgspec
 
 from naru.v1 import errors_pb2
 from registry_service.errors import Fact, ToolResponseInvalidError
-from registry_service.tools.schema_check import SchemaCheck, Violation
+from registry_service.tools.schema_check import SchemaCheck
+from registry_service.tools.violation import Violation
 from registry_service.upstreams.mcp_content import ContentBlock
 
 _JSON_SPACE = " \t\r\n"

@@ -18,11 +18,12 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from registry_service.errors import ArgumentsInvalidError, Fact
+from registry_service.errors import ArgumentsInvalidError
 from registry_service.telemetry.traces import child_of
 from registry_service.tools.active_tool import ActiveTool
 from registry_service.tools.http_endpoint import PATH_ARGUMENT, SECRET
 from registry_service.tools.json_document import token
+from registry_service.tools.violation import Violation
 from registry_service.upstreams.answer import Expected
 from registry_service.upstreams.upstream import Context
 
@@ -38,6 +39,14 @@ _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_string = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
+
+# What no schema says of an argument.
+_FIXED = Violation("", "is fixed by the tool's endpoint", "fixed")
+_PATH_MISSING = Violation("", "is required: it is part of the endpoint's path", "pathMissing")
+_PATH_TYPE = Violation("", "must be a string, a number or a boolean: it is part of the endpoint's path", "pathType")
+_PATH_EMPTY = Violation("", "must not be empty: it is part of the endpoint's path", "pathEmpty")
+_PATH_SEGMENT = Violation("", "must not be or hold the path segment `.` or `..`", "pathSegment")
+_PATH_DOTS = Violation("", "makes `.` or `..` a segment of the endpoint's path", "pathSegment")
 
 
 class Request(NamedTuple):
@@ -106,11 +115,7 @@ class Route:
 
     def _refuse_fixed(self, members: Iterable[str]) -> None:
         """What the URL of the definition says stands: of two parameters of one name most endpoints take the last."""
-        told: list[Fact] = [
-            {"pointer": token(name), "message": "is fixed by the tool's endpoint"}
-            for name in members
-            if name in self._fixed
-        ]
+        told = [_FIXED._replace(pointer=token(name)).fact() for name in members if name in self._fixed]
         if told:
             raise ArgumentsInvalidError(tool=self.tool.name, violations=told)
 
@@ -125,14 +130,13 @@ class Route:
         for index, name in enumerate(names):
             text, fault = _path_text(members.get(name, b""))
             parts[2 * index + 1] = quote(text, safe="")
-            if fault:
-                faults.append((name, fault))
+            if fault is not None:
+                faults.append(fault._replace(pointer=token(name)))
         path = "".join(parts)
         if names and not faults and _has_dots(path):
-            faults.append((names[0], "makes `.` or `..` a segment of the endpoint's path"))
+            faults.append(_PATH_DOTS._replace(pointer=token(names[0])))
         if faults:
-            told: list[Fact] = [{"pointer": token(name), "message": fault} for name, fault in faults]
-            raise ArgumentsInvalidError(tool=self.tool.name, violations=told)
+            raise ArgumentsInvalidError(tool=self.tool.name, violations=[fault.fact() for fault in faults])
         for name in names:
             members.pop(name, None)
         return path
@@ -169,18 +173,18 @@ def call_headers(context: Context) -> dict[str, str]:
     return headers
 
 
-def _path_text(raw: bytes) -> tuple[str, str]:
-    """Returns the text that a JSON value puts into a path, and what forbids it, empty where nothing does."""
+def _path_text(raw: bytes) -> tuple[str, Violation | None]:
+    """Returns the text that a JSON value puts into a path, and what forbids it, None where nothing does."""
     if not raw:
-        return "", "is required: it is part of the endpoint's path"
+        return "", _PATH_MISSING
     if raw[:1] in (b"{", b"[", b"n"):
-        return "", "must be a string, a number or a boolean: it is part of the endpoint's path"
+        return "", _PATH_TYPE
     text = _decode_string(raw) if raw[:1] == b'"' else raw.decode()
     if not text:
-        return "", "must not be empty: it is part of the endpoint's path"
+        return "", _PATH_EMPTY
     if _has_dots(text):
-        return "", "must not be or hold the path segment `.` or `..`"
-    return text, ""
+        return "", _PATH_SEGMENT
+    return text, None
 
 
 def _has_dots(text: str) -> bool:

@@ -7,7 +7,7 @@ from string import Formatter
 import pytest
 
 from gateway.failures.sentences import next_action, sentence
-from gateway.failures.table import SENTENCES, TABLE, Surface, Wording, describe, described_violations
+from gateway.failures.table import SENTENCES, TABLE, Surface, Wording, describe
 from gateway.settings import Locale
 from naru.v1.errors_pb2 import Reason
 
@@ -154,8 +154,3 @@ class TestDescribe:
     def test_a_fact_is_no_template(self):
         text, _ = describe("TOOL_NOT_FOUND", {"tool": "{reason}{0}"}, EN)
         assert text == "No such tool is registered: {reason}{0}"
-
-    def test_violations_are_listed_for_models(self):
-        violations = [{"pointer": "/text", "message": "is missing"}, {"pointer": "", "message": "bad"}]
-        assert described_violations({"violations": violations}) == "\n- arguments/text: is missing\n- arguments: bad"
-        assert described_violations({}) == ""

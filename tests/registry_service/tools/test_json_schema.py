@@ -16,6 +16,7 @@ from registry_service.tools.json_document import token
 from registry_service.tools.json_schema import DIALECTS, MAX_SCHEMA_BYTES, schema_faults, warnings_of_schema
 from registry_service.tools.schema_check import MAX_VIOLATIONS, MAX_VIOLATIONS_BYTES, SchemaCheck
 from registry_service.tools.schema_walk import positions
+from registry_service.tools.violation import Violation
 from tests.support.samples import DRAFT_07, arguments, nested, raw
 
 
@@ -263,12 +264,12 @@ def test_violations_name_the_place_and_hold_no_value():
     violations = check.violations({"a/b": "a secret", "c": "another secret" * 1000})
     assert sorted(violation.pointer for violation in violations) == ["", "/a~1b", "/c"]
     assert "secret" not in str(violations)
-    assert ("", '"d" is a required property') in violations
+    assert Violation("", '"d" is a required property', "required", {"name": "d"}) in violations
 
 
 def test_a_tool_without_arguments_says_so():
     check = SchemaCheck(b'{"type":"object","additionalProperties":false}')
-    assert [tuple(violation) for violation in check.violations({"a": 1})] == [("", "no properties are allowed here")]
+    assert check.violations({"a": 1}) == [Violation("", "no properties are allowed here", "noProperties")]
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=2000), st.text(max_size=20), max_size=60))
@@ -277,7 +278,7 @@ def test_violations_are_bounded(values):
         violations = SchemaCheck(raw(schema)).violations(values)
         assert bool(violations) == bool(values)
         assert len(violations) <= MAX_VIOLATIONS
-        assert len(msgspec.json.encode([violation._asdict() for violation in violations])) <= MAX_VIOLATIONS_BYTES + 1
+        assert len(msgspec.json.encode([violation.fact() for violation in violations])) <= MAX_VIOLATIONS_BYTES + 1
 
 
 def test_a_hostile_value_costs_little():

@@ -121,7 +121,7 @@ class TestRequests:
         with pytest.raises(ArgumentsInvalidError) as caught:
             await ask("/target?fixed=1&e%20f=", b'{"fixed":2,"e f":3,"x":4}', method=method)
         message = "is fixed by the tool's endpoint"
-        told = [{"pointer": pointer, "message": message} for pointer in ("/fixed", "/e f")]
+        told = [{"pointer": pointer, "message": message, "keyword": "fixed"} for pointer in ("/fixed", "/e f")]
         assert caught.value.facts["violations"] == told
         assert endpoint.received == []
 
