@@ -562,3 +562,25 @@ async def test_an_address_is_checked_before_anybody_calls_it(client):
     assert (answer.allowed, answer.detail) == (True, "")
     code, reason, _ = await failing(client.admin("CheckEndpoint", url="no URL"))
     assert (code, reason) == ("INVALID_ARGUMENT", "REQUEST_INVALID")
+
+
+async def test_slips_are_warned_of_and_refused_only_if_that_is_asked_for(client):
+    slip = entry("graph.list", timeout="2h", active=True)
+    answer = await client.apply(slip, validate_only=True, strict=True)
+    assert [fault.pointer for fault in answer.faults] == ["/tools/0/name", "/tools/0/timeout"]
+    assert list(answer.changes) == list(answer.warnings) == []
+    answer = await client.apply(slip)
+    assert [(warning.pointer, warning.tool) for warning in answer.warnings] == [
+        ("/tools/0/name", "graph.list"),
+        ("/tools/0/timeout", "graph.list"),
+    ]
+    assert list(answer.faults) == []
+    assert await client.names() == ["graph.list"]
+
+
+async def test_a_page_token_is_for_its_own_account_and_lane(client):
+    await client.apply(entry("a", active=True), entry("b", active=True))
+    token = (await client.catalog_of(page_size=1)).next_page_token
+    assert await client.names(page_token=token) == ["b"]
+    wanted: tuple[str, str, dict[str, object]] = ("INVALID_ARGUMENT", "PAGE_TOKEN_INVALID", {})
+    assert await failing(client.catalog_of(page_token=token, requested_lane="real_test")) == wanted

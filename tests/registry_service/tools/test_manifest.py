@@ -7,7 +7,8 @@ from packaging.version import Version
 
 from naru.v1 import registry_pb2
 from registry_service.tools.definition import Definition, parse_definition
-from registry_service.tools.manifest import MAX_FAULTS, Entry, Known, plan_steps, read_manifest
+from registry_service.tools.definition_lint import Site
+from registry_service.tools.manifest import MAX_FAULTS, Entry, Known, manifest_warnings, plan_steps, read_manifest
 from tests.support.samples import arguments, definition, nested, raw
 
 PLANS = ["lite", "pro"]
@@ -245,3 +246,69 @@ def test_a_manifest_does_what_it_says_and_again_nothing(heads, states):
     repeated = plan_steps(found, [], again)
     assert {change.action for change in repeated.changes} <= {Change.UNCHANGED}
     assert (repeated.created, repeated.activated, repeated.deactivated) == ([], set(), set())
+
+
+SITE = Site(60.0, {"known"}.__contains__)
+
+
+def warned(*entries, site=SITE):
+    return [(warning.pointer, warning.tool) for warning in manifest_warnings(entries_of(*entries), site)]
+
+
+def test_what_is_right_is_not_warned_of():
+    production = {"url": "http://a.test/?k=${secret:known}", "headers": {"X-Key": "${secret:known}"}}
+    hints = {"title": "t", "readOnlyHint": True, "openWorldHint": False}
+    assert warned(entry("x" * 64, timeout="1m", annotations=hints, endpoint={"production": production})) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"timeout": "2h"}, "/timeout"),
+        ({"timeout": 61}, "/timeout"),
+        ({"annotations": {"readonlyHint": True}}, "/annotations/readonlyHint"),
+        ({"icons": [{"src": "https://a.test/i.png", "mimetype": "image/png"}]}, "/icons/0/mimetype"),
+        ({"inputSchema": arguments() | {"requried": []}}, "/inputSchema/requried"),
+        ({"outputSchema": {"typ": "object"}}, "/outputSchema/typ"),
+        ({"endpoint": {"real_test": {"url": "http://a.test/?k=${secret:lost}"}}}, "/endpoint/real_test/url"),
+        (
+            {"endpoint": {"production": {"url": "http://a.test/", "headers": {"X-Key": "a ${secret:lost}"}}}},
+            "/endpoint/production/headers/X-Key",
+        ),
+    ],
+)
+def test_a_slip_is_warned_of_with_its_place(changes, pointer):
+    assert warned(entry(), entry("slip", **changes)) == [(f"/tools/1{pointer}", "slip")]
+
+
+@pytest.mark.parametrize("name", ["graph.list", "x" * 65])
+def test_a_name_that_some_clients_refuse_is_warned_of(name):
+    assert warned(entry(name)) == [("/tools/0/name", name)]
+
+
+def test_a_hint_that_was_meant_is_named():
+    (warning,) = manifest_warnings(entries_of(entry(annotations={"readonlyHint": True})), SITE)
+    assert warning.message == '"readonlyHint" isn\'t a hint of MCP; is readOnlyHint meant?'
+
+
+def test_a_process_that_runs_no_calls_says_nothing_of_secrets():
+    production = {"url": "http://a.test/?k=${secret:lost}"}
+    assert warned(entry(endpoint={"production": production}), site=Site(60.0, None)) == []
+
+
+def test_warnings_are_bounded():
+    slips = arguments(**{f"p{number}": {f"unknown{number}": 1} for number in range(80)})
+    assert len(warned(entry(inputSchema=slips), entry("b", inputSchema=slips))) == MAX_FAULTS
+
+
+@pytest.mark.parametrize(
+    ("value", "question"),
+    [
+        (entry() | {"inputschema": {}}, "is inputSchema meant?"),
+        (entry(endpoint={"production": {"header": {}, "url": "http://a.test/"}}), "is headers meant?"),
+        (entry(access={"plan": ["pro"], "plans": ["pro"]}), "is plans meant?"),
+    ],
+)
+def test_a_member_that_was_meant_is_named(value, question):
+    _, faults = read_manifest(manifest(value), PLANS)
+    assert [fault for fault in faults if fault.message.endswith(question)]
