@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gateway.failures.sentences import Sentences
+from gateway.failures.sentences import HttpAdvice, Sentences
 
 EN: Mapping[str, Sentences] = {
     "INTERNAL": Sentences(
@@ -164,6 +164,13 @@ EN: Mapping[str, Sentences] = {
         ("The tool's server answered with an error (HTTP {http_status}).", "The tool's server answered with an error."),
         "Read the tool's answer, correct the arguments and call again.",
         "Call it again with the same arguments in a moment.",
+        http=HttpAdvice(
+            redirect="The tool has moved. Ask the operator to correct its address.",
+            wait=("Call it again after {retry_after_seconds} seconds.", "Wait a moment, and call it again."),
+            missing="Read the tool's answer. If the arguments are right, ask the operator to check the tool's address.",
+            smaller="Send smaller arguments, or spread them over several calls.",
+            broken="Check whether the tool has done its work. If the error persists, report it to the operator.",
+        ),
     ),
     "TOOL_RESPONSE_INVALID": Sentences(
         ("The tool's answer cannot be used ({detail}).", "The tool's answer cannot be used."),

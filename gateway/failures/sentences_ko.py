@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gateway.failures.sentences import Sentences
+from gateway.failures.sentences import HttpAdvice, Sentences
 
 KO: Mapping[str, Sentences] = {
     "INTERNAL": Sentences(
@@ -152,6 +152,13 @@ KO: Mapping[str, Sentences] = {
         ("도구 서버가 오류로 응답했습니다. (HTTP {http_status})", "도구 서버가 오류로 응답했습니다."),
         "도구의 응답 내용을 확인하고 인자를 고쳐 다시 호출하세요.",
         "잠시 후 같은 인자로 다시 호출하세요.",
+        http=HttpAdvice(
+            redirect="도구의 주소가 옮겨졌습니다. 운영자에게 도구의 주소를 고치도록 요청하세요.",
+            wait=("{retry_after_seconds}초 뒤에 다시 호출하세요.", "잠시 기다린 뒤 다시 호출하세요."),
+            missing="도구의 응답 내용을 확인하세요. 인자가 맞다면 운영자에게 도구의 주소를 확인하도록 요청하세요.",
+            smaller="인자를 줄이거나 여러 번에 나누어 호출하세요.",
+            broken="도구가 이미 일을 마쳤는지 먼저 확인하세요. 오류가 계속되면 운영자에게 알려 주세요.",
+        ),
     ),
     "TOOL_RESPONSE_INVALID": Sentences(
         ("도구의 응답을 해석할 수 없습니다. ({detail})", "도구의 응답을 해석할 수 없습니다."),

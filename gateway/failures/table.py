@@ -135,7 +135,7 @@ def describe(
         "reason": reason,
         "error_code": entry.error_code,
         "safe_to_retry": safe,
-        "next_action": next_action(sentences, safe_to_retry=safe, detail=facts.get("detail")),
+        "next_action": next_action(sentences, facts, safe_to_retry=safe),
     }
     if not bare:
         if entry.next_method:

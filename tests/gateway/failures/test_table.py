@@ -79,7 +79,7 @@ class TestAgreement:
     @pytest.mark.parametrize("reason", sorted(MCP_REASONS))
     def test_every_reason_has_a_sentence_without_facts(self, reason, locale):
         assert sentence(SENTENCES[locale][reason], {})
-        assert next_action(SENTENCES[locale][reason], safe_to_retry=False)
+        assert next_action(SENTENCES[locale][reason], {}, safe_to_retry=False)
 
     @pytest.mark.parametrize("reason", sorted(MCP_REASONS))
     def test_both_languages_use_the_same_facts(self, reason):
@@ -146,6 +146,31 @@ class TestDescribe:
         _, data = describe("MISSING_CLIENT_CAPABILITY", {"required_capabilities": {"sampling": {}}}, KO)
         assert data["requiredCapabilities"] == {"sampling": {}}
         assert "required_capabilities" not in data
+
+    @pytest.mark.parametrize(
+        ("status", "more", "safe", "korean", "english"),
+        [
+            (301, {}, False, "주소", "address"),
+            (307, {}, True, "주소", "address"),
+            (400, {}, False, "인자를 고쳐", "correct the arguments"),
+            (404, {}, False, "응답 내용", "If the arguments are right"),
+            (409, {}, False, "인자를 고쳐", "correct the arguments"),
+            (413, {}, False, "인자를 줄이거나", "smaller"),
+            (422, {}, False, "인자를 고쳐", "correct the arguments"),
+            (429, {}, False, "잠시 기다린", "Wait a moment"),
+            (429, {"retry_after_seconds": 30}, False, "30초", "30 seconds"),
+            (429, {"retry_after_seconds": 30}, True, "30초", "30 seconds"),
+            (500, {}, False, "이미 일을 마쳤는지", "done its work"),
+            (500, {}, True, "같은 인자로", "same arguments"),
+            (502, {}, False, "이미 일을 마쳤는지", "done its work"),
+            (503, {}, False, "이미 일을 마쳤는지", "done its work"),
+            (503, {"retry_after_seconds": 5}, False, "5초", "5 seconds"),
+        ],
+    )
+    def test_the_advice_fits_the_endpoints_status(self, status, more, safe, korean, english):
+        facts = {"http_status": status, "safe_to_retry": safe, **more}
+        assert korean in describe("TOOL_HTTP_ERROR", facts, KO)[1]["next_action"]
+        assert english in describe("TOOL_HTTP_ERROR", facts, EN)[1]["next_action"]
 
     def test_a_fact_cannot_stretch_a_sentence(self):
         text, _ = describe("TOOL_NOT_FOUND", {"tool": "x" * 10_000}, KO)
