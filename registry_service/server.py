@@ -26,6 +26,7 @@ from registry_service.health import EXECUTION, Health
 from registry_service.identity.credentials import pepper_mark
 from registry_service.identity.plans import Plan
 from registry_service.ledger.ledger import Ledger
+from registry_service.ledger.records import Records
 from registry_service.registry import RegistryServicer
 from registry_service.rpc.border import Gate, GuardedServer
 from registry_service.rpc.pagination import PageTokens
@@ -143,14 +144,14 @@ class Process:
             accounts_pb2_grpc.add_AccountsServicer_to_server(accounts, server)
             names.append(accounts_pb2.DESCRIPTOR.services_by_name["Accounts"].full_name)
         if "execution" in wanted:
-            execution_pb2_grpc.add_ExecutionServicer_to_server(self._make_execution(), server)
+            execution_pb2_grpc.add_ExecutionServicer_to_server(self._make_execution(pages), server)
             names.append(EXECUTION)
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
         reflected = [*names, health.SERVICE_NAME, reflection.SERVICE_NAME]
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflection.aio.ReflectionServicer(reflected), server)
         return names
 
-    def _make_execution(self) -> ExecutionServicer:
+    def _make_execution(self, pages: PageTokens) -> ExecutionServicer:
         settings = self._settings
         self._ledger = ledger = Ledger(self._database)
         self._checks = checks = Checks()
@@ -164,7 +165,7 @@ class Process:
             default_timeout=settings.default_timeout,
             max_timeout=settings.max_timeout,
         )
-        return ExecutionServicer(calls=self._calls, catalog=self._catalog, database=self._database)
+        return ExecutionServicer(calls=self._calls, catalog=self._catalog, records=Records(self._database), pages=pages)
 
     async def listen(self) -> None:
         """Takes the port. Until the database can be used, health says NOT_SERVING and RPCs say why."""

@@ -1,8 +1,9 @@
-"""What the answers of List methods share (AIP-158), and the time as messages hold it."""
+"""What the answers of List methods share (AIP-158), and times as messages hold them."""
 
 import base64
 import hmac
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from registry_service.errors import PageTokenInvalidError, RequestInvalidError
@@ -46,6 +47,11 @@ class PageTokens:
 
     def _mark(self, kind: str, key: str) -> bytes:
         return hmac.digest(self._key, f"{len(kind)}:{kind}{key}".encode(), "sha256")[:_MARK_BYTES]
+
+
+def duration(micros: int) -> Duration:
+    """Returns a duration of a table, microseconds."""
+    return Duration(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)
 
 
 def timestamp(micros: int) -> Timestamp:

@@ -2,7 +2,7 @@
 
 import time
 
-from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, LargeBinary, MetaData, SmallInteger, String
+from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, LargeBinary, MetaData, SmallInteger, String, false, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 # SQLite holds no text to its length, and what a column was declared as stays.
@@ -102,6 +102,14 @@ class Call(Base):
     request_id: Mapped[str] = mapped_column(String)
     create_time: Mapped[int] = mapped_column(BigInteger)
     settle_time: Mapped[int | None] = mapped_column(BigInteger)
+    # From the admission to the outcome, in microseconds; None while it runs, and where nobody saw its end.
+    duration: Mapped[int | None] = mapped_column(BigInteger)
+    # Of the endpoint's answer; 0 where there was none.
+    http_status: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    # A few English words on what went wrong, for those who run the tool.
+    detail: Mapped[str] = mapped_column(String, server_default=text("''"))
+    # The admin named the version, which may have been inactive.
+    trial: Mapped[bool] = mapped_column(Boolean, server_default=false())
 
 
 # Finds the calls of processes that died, without an index entry for each of the millions of settled ones.

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from sqlalchemy import text
 
 from naru.v1 import (
@@ -17,7 +18,9 @@ from naru.v1 import (
 from registry_service import execution as execution_module
 from registry_service.identity.caller import CALLER, Caller
 from registry_service.identity.credentials import parse_basic
+from registry_service.rpc.pagination import timestamp
 from tests.support.registry_in_process import (
+    AS_ADMIN,
     BOTH_DATABASES,
     CONTINUE,
     SERVICE,
@@ -222,3 +225,75 @@ class TestGetCall:
         assert (await failing(house.get(call_id, other))).reason == "CALL_NOT_FOUND"
         assert (await failing(house.get("nonsense"))).reason == "CALL_NOT_FOUND"
         assert (await failing(house.get(call_id, metadata("a:b")))).reason == "UNAUTHENTICATED"
+
+
+@BOTH_DATABASES
+class TestListCalls:
+    async def listed(self, house, metadata=AS_ADMIN, **fields):
+        """The numbers of the calls that were listed, page by page, and how many pages there were."""
+        numbers, pages, token = [], 0, ""
+        while token or not pages:
+            request = execution_pb2.ListCallsRequest(page_token=token, **fields)
+            page = await house.stub.ListCalls(request, metadata=metadata)
+            numbers += [int(call.jsonrpc_id) for call in page.calls]
+            pages, token = pages + 1, page.next_page_token
+        return numbers, pages
+
+    async def test_calls_are_listed_newest_first_in_pages(self, house):
+        await house.tool("/echo")
+        for number in range(5):
+            await house.call(jsonrpc_id=str(number))
+        assert await self.listed(house) == ([4, 3, 2, 1, 0], 1)
+        assert await self.listed(house, page_size=2) == ([4, 3, 2, 1, 0], 3)
+        assert await self.listed(house, page_size=5) == ([4, 3, 2, 1, 0], 1)
+        page = await house.stub.ListCalls(execution_pb2.ListCallsRequest(page_size=1), metadata=AS_ADMIN)
+        assert page.calls[0] == await house.get(page.calls[0].call_id)
+
+    async def test_each_filter_admits_what_it_says(self, house):
+        await house.tool("/echo")
+        await house.tool("/500", name="other")
+        await house.call(jsonrpc_id="0")
+        await house.call(jsonrpc_id="1", name="other")
+        made = await house.new_account()
+        await house.call(jsonrpc_id="2", credential=f"{made.account.client_id}:{made.secret}")
+        times = {int(row.request_id): row.create_time for row in await house.rows()}
+        second = timestamp(times[1])
+        for fields, expected in [
+            ({"tool": "other"}, [1]),
+            ({"client_id": made.account.client_id}, [2]),
+            ({"client_id": made.account.client_id, "tool": "other"}, []),
+            ({"state": execution_pb2.Call.SUCCEEDED}, [2, 0]),
+            ({"state": execution_pb2.Call.TOOL_ERROR}, [1]),
+            ({"reason": errors_pb2.TOOL_HTTP_ERROR}, [1]),
+            ({"create_time_from": second}, [2, 1]),
+            ({"create_time_until": second}, [0]),
+            ({"create_time_from": second, "create_time_until": timestamp(times[1] + 1)}, [1]),
+            ({"create_time_from": timestamp(0), "create_time_until": timestamp(253_402_300_799_000_000)}, [2, 1, 0]),
+        ]:
+            assert (await self.listed(house, page_size=1, **fields))[0] == expected, fields
+
+    async def test_who_asks_wrongly_hears_so(self, house):
+        await house.tool("/echo")
+        for number in range(2):
+            await house.call(jsonrpc_id=str(number))
+
+        async def refused(metadata=AS_ADMIN, **fields):
+            return (await failing(self.listed(house, metadata, **fields))).reason
+
+        for fields in (
+            {"tool": "\0"},
+            {"client_id": "x" * 129},
+            {"tool": "도구"},
+            {"state": 99},
+            {"reason": 70_000},
+            {"page_size": -1},
+            {"create_time_from": Timestamp(seconds=-1)},
+            {"create_time_until": Timestamp(seconds=1 << 60)},
+            {"create_time_until": Timestamp(nanos=-1)},
+        ):
+            assert await refused(**fields) == "REQUEST_INVALID", fields
+        assert await refused(metadata=(("x-naru-token", SERVICE),)) == "TOKEN_INVALID"
+        page = await house.stub.ListCalls(execution_pb2.ListCallsRequest(page_size=1), metadata=AS_ADMIN)
+        for fields in ({"tool": "tool"}, {"state": 2}, {"create_time_from": Timestamp(seconds=1)}):
+            request = execution_pb2.ListCallsRequest(page_token=page.next_page_token, **fields)
+            assert (await failing(house.stub.ListCalls(request, metadata=AS_ADMIN))).reason == "PAGE_TOKEN_INVALID"

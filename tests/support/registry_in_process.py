@@ -28,6 +28,7 @@ from registry_service.catalog import Catalog
 from registry_service.execution import ExecutionServicer
 from registry_service.identity.plans import load_plans
 from registry_service.ledger.ledger import Ledger
+from registry_service.ledger.records import Records
 from registry_service.registry import RegistryServicer
 from registry_service.rpc.border import Gate, GuardedServer
 from registry_service.rpc.pagination import PageTokens
@@ -67,7 +68,9 @@ class House:
         self.calls = Calls(
             admissions=admissions, ledger=ledger, upstream=self.endpoints, default_timeout=20, max_timeout=30
         )
-        self.execution = ExecutionServicer(calls=self.calls, catalog=self.catalog, database=database)
+        self.execution = ExecutionServicer(
+            calls=self.calls, catalog=self.catalog, records=Records(database), pages=PageTokens(PEPPER)
+        )
         self.server = grpc.aio.server(options=OPTIONS)
         guarded = cast(grpc.aio.Server, GuardedServer(self.server, gate := Gate("starting"), Tokens(ADMIN, SERVICE)))
         execution_pb2_grpc.add_ExecutionServicer_to_server(self.execution, guarded)

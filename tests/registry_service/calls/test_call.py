@@ -54,6 +54,7 @@ class TestMailbox:
             progress = mailbox.next_progress()
             assert progress is not None
             assert progress.message == "가" * MESSAGE_KEPT
+        assert progress is not None
         assert progress.total == 3
 
     async def test_a_ring_before_the_wait_and_one_while_the_reader_looks_are_both_heard(self):
