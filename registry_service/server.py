@@ -32,15 +32,11 @@ from registry_service.rpc.border import Gate, GuardedServer
 from registry_service.rpc.pagination import PageTokens
 from registry_service.rpc.tokens import Tokens
 from registry_service.settings import Settings
-from registry_service.storage.database import (
-    UNAVAILABLE,
-    Database,
-    DatabaseInUseError,
-    DatabaseUnreachableError,
-)
+from registry_service.storage.database import UNAVAILABLE, Database, DatabaseInUseError, DatabaseUnreachableError
 from registry_service.storage.migrations import UnknownRevisionError
 from registry_service.storage.pepper import holds_mark
 from registry_service.storage.trouble import cause_of
+from registry_service.storage.url import open_database
 from registry_service.telemetry.metrics import LOOP_LAG_SECONDS, start_metrics
 from registry_service.tools.checks import Checks
 from registry_service.tools.definition_lint import Site
@@ -332,7 +328,7 @@ def _metrics(bind: Bind | None) -> Iterator[None]:
 
 async def _open(url: str) -> Database:
     try:
-        return await Database.open(url)
+        return open_database(url)
     except (DatabaseInUseError, DatabaseUnreachableError) as error:
         raise StartError(f"DATABASE_URL: {error}") from None
 

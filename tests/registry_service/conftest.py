@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from registry_service.storage.database import Database, PostgresqlDatabase, SqliteDatabase
+from registry_service.storage.database import Database
+from registry_service.storage.postgresql import PostgresqlDatabase
+from registry_service.storage.sqlite import SqliteDatabase
+from registry_service.storage.url import open_database
 from registry_service.telemetry.metrics import CALLS_RUNNING
 from tests.support.postgresql import PostgresqlServer, running_postgresql
 from tests.support.registry_in_process import House, opened
@@ -42,7 +45,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
     """An open database with all tables."""
-    opened = await Database.open(database_url)
+    opened = open_database(database_url)
     try:
         await opened.migrate()
         yield opened
@@ -52,7 +55,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def sqlite(sqlite_url: str) -> AsyncIterator[SqliteDatabase]:
-    opened = await Database.open(sqlite_url)
+    opened = open_database(sqlite_url)
     assert isinstance(opened, SqliteDatabase)
     await opened.migrate()
     yield opened
@@ -61,7 +64,7 @@ async def sqlite(sqlite_url: str) -> AsyncIterator[SqliteDatabase]:
 
 @pytest.fixture
 async def postgres(postgresql_url: str) -> AsyncIterator[PostgresqlDatabase]:
-    opened = await Database.open(postgresql_url)
+    opened = open_database(postgresql_url)
     assert isinstance(opened, PostgresqlDatabase)
     await opened.migrate()
     yield opened
@@ -71,7 +74,7 @@ async def postgres(postgresql_url: str) -> AsyncIterator[PostgresqlDatabase]:
 @pytest.fixture
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
     """A registry service on SQLite, or on what BOTH_DATABASES says."""
-    database = await Database.open(request.getfixturevalue(f"{getattr(request, 'param', 'sqlite')}_url"))
+    database = open_database(request.getfixturevalue(f"{getattr(request, 'param', 'sqlite')}_url"))
     try:
         await database.migrate()
         async with opened(database, tmp_path) as house:

@@ -22,8 +22,8 @@ from registry_service.errors import (
 )
 from registry_service.identity.credentials import AccountEntry
 from registry_service.identity.plans import LANES, Plan
-from registry_service.storage.database import Database
 from registry_service.storage.models import Account, Secret, Tool, ToolVersion
+from registry_service.storage.url import open_database
 from registry_service.tools.active_tool import ActiveTool, Running
 from registry_service.tools.definition import Access, Definition, parse_definition
 from registry_service.tools.schema_check import SchemaCheck
@@ -268,7 +268,7 @@ class Loud(Catalog):
 
 
 async def test_a_replica_hears_of_a_change(postgresql_url):
-    one, other = await Database.open(postgresql_url), await Database.open(postgresql_url)
+    one, other = open_database(postgresql_url), open_database(postgresql_url)
     try:
         await one.migrate()
         catalog = Loud(other, PLANS, PEPPER)
@@ -290,7 +290,7 @@ async def test_a_replica_hears_of_a_change(postgresql_url):
 
 
 async def test_watching_a_file_ends_when_it_is_cancelled(sqlite_url):
-    database = await Database.open(sqlite_url)
+    database = open_database(sqlite_url)
     try:
         await database.migrate()
         catalog = Catalog(database, PLANS, PEPPER)

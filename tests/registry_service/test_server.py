@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
-from registry_service.storage.database import Database
+from registry_service.storage.url import open_database
 from tests.support.certificates import make_certificates
 
 ADMIN, SERVICE = "admin-token-of-the-tests", "service-token-of-the-tests"
@@ -419,7 +419,7 @@ async def test_a_waiting_process_serves_by_itself_once_the_database_is_migrated(
         await running.record("database is not migrated")
         async with grpc.aio.insecure_channel(address) as channel:
             assert await health_of(channel) == "NOT_SERVING"
-            database = await Database.open(postgresql_url)
+            database = open_database(postgresql_url)
             await database.migrate()
             await database.close()
             await running.record("registry ready")

@@ -14,6 +14,7 @@ from naru.v1 import execution_pb2
 from registry_service.ledger.ledger import Admission, Ledger, new_call_id
 from registry_service.storage.database import Database
 from registry_service.storage.models import Tool, now_micros
+from registry_service.storage.url import open_database
 
 
 def tell(*words: object) -> None:
@@ -63,7 +64,7 @@ async def change(ledger: Ledger, database: Database) -> None:
 
 
 async def main(url: str, mode: str) -> None:
-    database = await Database.open(url)
+    database = open_database(url)
     ledger = Ledger(database)
     await ledger.start()
     tell("executor", database.executor)

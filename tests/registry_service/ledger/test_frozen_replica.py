@@ -18,7 +18,9 @@ from typing import NamedTuple
 import asyncpg
 import pytest
 
-from registry_service.storage.database import CATALOG_LOCK, Database, executor_key
+from registry_service.storage.database import Database
+from registry_service.storage.postgresql import CATALOG_LOCK, executor_key
+from registry_service.storage.url import open_database
 from tests.support.postgresql import PostgresqlServer
 from tests.support.waiting import eventually
 
@@ -99,7 +101,7 @@ async def replica(url: str, mode: str) -> AsyncIterator[Replica]:
 @pytest.fixture
 async def database(postgresql: PostgresqlServer, postgresql_url: str) -> AsyncIterator[Database]:
     """With the traps."""
-    opened = await Database.open(postgresql_url)
+    opened = open_database(postgresql_url)
     await opened.migrate()
     postgresql.query(_TRAPS, postgresql_url)
     yield opened

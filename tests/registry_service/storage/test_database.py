@@ -8,19 +8,13 @@ import pytest
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
-from registry_service.storage import database as database_module
-from registry_service.storage.database import (
-    CATALOG_LOCK,
-    UNAVAILABLE,
-    Database,
-    DatabaseInUseError,
-    DatabaseUnreachableError,
-    PostgresqlDatabase,
-    SqliteDatabase,
-    executor_key,
-)
+from registry_service.storage import postgresql as postgresql_module
+from registry_service.storage.database import UNAVAILABLE, Database, DatabaseInUseError, DatabaseUnreachableError
 from registry_service.storage.migrations import UnknownRevisionError
 from registry_service.storage.models import Secret, Tool
+from registry_service.storage.postgresql import CATALOG_LOCK, PostgresqlDatabase, executor_key
+from registry_service.storage.sqlite import SqliteDatabase
+from registry_service.storage.url import open_database
 from tests.support.postgresql import PostgresqlServer
 from tests.support.waiting import eventually
 
@@ -49,12 +43,12 @@ async def tool_names(database: Database) -> set[str]:
 )
 async def test_a_url_of_another_kind_is_refused(url: str):
     with pytest.raises(ValueError, match="sqlite:///path"):
-        await Database.open(url)
+        open_database(url)
 
 
 async def test_each_open_database_is_an_executor_of_its_own(tmp_path):
-    one = await Database.open(f"sqlite:///{tmp_path}/one.db")
-    two = await Database.open(f"sqlite:///{tmp_path}/two.db")
+    one = open_database(f"sqlite:///{tmp_path}/one.db")
+    two = open_database(f"sqlite:///{tmp_path}/two.db")
     assert len(one.executor) == len(two.executor) == 32
     assert one.executor != two.executor
     await one.close()
@@ -62,7 +56,7 @@ async def test_each_open_database_is_an_executor_of_its_own(tmp_path):
 
 
 async def test_tables_come_with_migrate_and_only_once(database_url: str):
-    database = await Database.open(database_url)
+    database = open_database(database_url)
     assert not await database.is_migrated()
     await database.migrate()
     assert await database.is_migrated()
@@ -74,7 +68,7 @@ async def test_tables_come_with_migrate_and_only_once(database_url: str):
 
 
 async def test_three_replicas_migrate_an_empty_database_at_once(postgresql_url: str):
-    databases = [await Database.open(postgresql_url) for _ in range(3)]
+    databases = [open_database(postgresql_url) for _ in range(3)]
     await asyncio.gather(*(database.migrate() for database in databases))
     assert [await database.is_migrated() for database in databases] == [True] * 3
     assert [await database.revision() for database in databases] == [1, 1, 1]
@@ -91,7 +85,7 @@ async def test_tables_of_a_newer_version_are_refused(database: Database):
 
 
 async def test_a_failed_migration_leaves_nothing(database_url: str):
-    database = await Database.open(database_url)
+    database = open_database(database_url)
     async with database.write() as session:
         # In the way of the last of the tables.
         await session.execute(text("CREATE TABLE usage (id INTEGER)"))
@@ -166,7 +160,7 @@ async def test_no_change_is_lost_among_many(database: Database):
 
 
 async def test_no_change_is_lost_among_replicas(postgresql_url: str):
-    databases = [await Database.open(postgresql_url) for _ in range(3)]
+    databases = [open_database(postgresql_url) for _ in range(3)]
     await databases[0].migrate()
 
     async def change(number: int) -> None:
@@ -245,15 +239,15 @@ async def test_sqlite_reading_transactions_are_transactions(sqlite: SqliteDataba
 
 async def test_sqlite_a_file_belongs_to_one_process(sqlite: SqliteDatabase, sqlite_url: str):
     with pytest.raises(DatabaseInUseError, match=r"naru\.db belongs to another process \(pid \d+"):
-        await Database.open(sqlite_url)
+        open_database(sqlite_url)
 
 
 async def test_sqlite_a_file_is_free_after_its_owner_has_closed_or_died(sqlite_url: str):
-    first = await Database.open(sqlite_url)
+    first = open_database(sqlite_url)
     await first.close()
     owning = (
-        "import asyncio, sys\nfrom registry_service.storage.database import Database\n"
-        "asyncio.run(Database.open(sys.argv[1]))\nprint('mine', flush=True)\nsys.stdin.read()\n"
+        "import sys\nfrom registry_service.storage.url import open_database\n"
+        "open_database(sys.argv[1])\nprint('mine', flush=True)\nsys.stdin.read()\n"
     )
     owner = await asyncio.create_subprocess_exec(
         sys.executable, "-c", owning, sqlite_url, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -262,31 +256,31 @@ async def test_sqlite_a_file_is_free_after_its_owner_has_closed_or_died(sqlite_u
         assert owner.stdout is not None
         assert await owner.stdout.readline() == b"mine\n"
         with pytest.raises(DatabaseInUseError, match=f"pid {owner.pid},"):
-            await Database.open(sqlite_url)
+            open_database(sqlite_url)
     finally:
         owner.send_signal(signal.SIGKILL)
         await owner.communicate()
-    second = await Database.open(sqlite_url)
+    second = open_database(sqlite_url)
     await second.close()
 
 
 async def test_sqlite_a_link_to_the_file_is_the_file(sqlite: SqliteDatabase, tmp_path):
     (tmp_path / "link.db").symlink_to(sqlite.path)
     with pytest.raises(DatabaseInUseError):
-        await Database.open(f"sqlite:///{tmp_path}/link.db")
+        open_database(f"sqlite:///{tmp_path}/link.db")
 
 
 async def test_sqlite_a_file_that_cannot_be_opened_is_named(tmp_path):
     with pytest.raises(DatabaseUnreachableError, match="absent"):
-        await Database.open(f"sqlite:///{tmp_path}/absent/naru.db")
+        open_database(f"sqlite:///{tmp_path}/absent/naru.db")
     (tmp_path / "naru.db").write_bytes(b"this is no database" * 100)
     for _ in range(2):
         with pytest.raises(DatabaseUnreachableError, match=r"naru\.db: file is not a database"):
-            await Database.open(f"sqlite:///{tmp_path}/naru.db")
+            open_database(f"sqlite:///{tmp_path}/naru.db")
 
 
 async def test_sqlite_an_unmigrated_file_has_no_revision(sqlite_url: str):
-    database = await Database.open(sqlite_url)
+    database = open_database(sqlite_url)
     with pytest.raises(UNAVAILABLE):
         await database.revision()
     await database.close()
@@ -304,7 +298,7 @@ async def test_postgresql_sessions_are_durable_and_see_the_newest(postgresql: Po
     name = postgresql_url.partition("?")[0].rpartition("/")[2]
     postgresql.query(f"ALTER DATABASE {name} SET synchronous_commit = off")
     postgresql.query(f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'")
-    database = await Database.open(postgresql_url)
+    database = open_database(postgresql_url)
     async with database.sessions() as session:
         assert (await session.execute(text("SHOW synchronous_commit"))).scalar_one() == "on"
         assert (await session.execute(text("SHOW transaction_isolation"))).scalar_one() == "read committed"
@@ -314,14 +308,14 @@ async def test_postgresql_sessions_are_durable_and_see_the_newest(postgresql: Po
 async def test_postgresql_a_stronger_durability_is_kept(postgresql: PostgresqlServer, postgresql_url: str):
     name = postgresql_url.partition("?")[0].rpartition("/")[2]
     postgresql.query(f"ALTER DATABASE {name} SET synchronous_commit = remote_apply")
-    database = await Database.open(postgresql_url)
+    database = open_database(postgresql_url)
     async with database.sessions() as session:
         assert (await session.execute(text("SHOW synchronous_commit"))).scalar_one() == "remote_apply"
     await database.close()
 
 
 async def test_postgresql_out_of_reach_is_one_of_unavailable(unused_tcp_port: int):
-    database = await Database.open(f"postgresql://naru:hunter2@127.0.0.1:{unused_tcp_port}/naru")
+    database = open_database(f"postgresql://naru:hunter2@127.0.0.1:{unused_tcp_port}/naru")
     for attempt in (database.ping, database.revision, database.migrate, database.is_migrated):
         with pytest.raises(UNAVAILABLE) as caught:
             await attempt()
@@ -378,7 +372,7 @@ async def test_postgresql_a_connection_that_ends_in_a_change_is_unavailable(
 
 
 async def test_postgresql_tells_replicas_of_changes(postgresql_url: str, postgres: PostgresqlDatabase):
-    replica = await Database.open(postgresql_url)
+    replica = open_database(postgresql_url)
     heard = asyncio.Queue[None]()
     listening = asyncio.create_task(replica.listen(lambda: heard.put_nowait(None)))
     async with asyncio.timeout(10):
@@ -400,7 +394,7 @@ async def test_postgresql_tells_replicas_of_changes(postgresql_url: str, postgre
 async def test_postgresql_listens_again_when_its_connection_was_lost(
     postgresql: PostgresqlServer, postgresql_url: str, postgres: PostgresqlDatabase, monkeypatch
 ):
-    monkeypatch.setattr(database_module, "LISTEN_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(postgresql_module, "LISTEN_RETRY_SECONDS", 0.05)
     heard = asyncio.Queue[None]()
     listening = asyncio.create_task(postgres.listen(lambda: heard.put_nowait(None)))
     async with asyncio.timeout(20):
@@ -423,7 +417,7 @@ async def test_postgresql_notices_a_connection_that_died_silently(
     postgresql: PostgresqlServer, postgresql_url: str, postgres: PostgresqlDatabase, monkeypatch
 ):
     """It asks from time to time; here it is seen to."""
-    monkeypatch.setattr(database_module, "LISTEN_PING_SECONDS", 0.05)
+    monkeypatch.setattr(postgresql_module, "LISTEN_PING_SECONDS", 0.05)
     listening = asyncio.create_task(postgres.listen(lambda: None))
     asked = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT 1' AND application_name = 'naru'"
     await eventually(lambda: postgresql.query(asked, postgresql_url) == "1")
@@ -432,7 +426,7 @@ async def test_postgresql_notices_a_connection_that_died_silently(
 
 
 async def test_postgresql_an_executor_is_dead_when_nobody_holds_its_lock(postgresql_url: str, postgres: Database):
-    other = await Database.open(postgresql_url)
+    other = open_database(postgresql_url)
     async with other.engine.connect() as holder:
         await holder.execute(select(func.pg_advisory_lock(executor_key(other.executor))))
         async with postgres.write() as session:
