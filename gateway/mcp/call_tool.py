@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from gateway.failures.table import TABLE, Failure
-from gateway.frame import Frame, Item
+from gateway.frame import Frame, Item, Progress
 from gateway.mcp import jsonrpc
 from gateway.mcp.failed import call_headers, error_meta, failure_frame, text_content
 from gateway.mcp.params import call_tool_params
@@ -50,11 +50,17 @@ async def run(
                     call_id = event.accepted.call_id
                     yield Frame(b"", last=False, headers=call_headers(call_id), call_id=call_id)
                 elif request.progress_token is not None:
-                    progress = event.progress
-                    total = progress.total if progress.HasField("total") else None
-                    yield progress_of(request.progress_token, progress.progress, total, progress.message)
+                    yield _progress(request.progress_token, event.progress)
     except Failure as failure:
         yield failure_frame(shapes, request, failure, call_id)
+
+
+def _progress(token: bytes, progress: CallToolEvent.Progress) -> Progress:
+    value = int(progress.progress_digits) if progress.progress_digits else progress.progress
+    total: float | None = progress.total if progress.HasField("total") else None
+    if progress.total_digits:
+        total = int(progress.total_digits)
+    return progress_of(token, value, total, progress.message)
 
 
 def _last(shapes: Shapes, request: Request, result: CallToolEvent.Result) -> Frame:

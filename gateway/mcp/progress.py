@@ -29,7 +29,9 @@ def progress_message(token: bytes, value: float, total: float | None = None, mes
 
 
 def number(value: float) -> bytes:
-    """Writes a finite number as JSON, integral ones without `.0`."""
+    """Writes a finite number as JSON: an int with all its digits, an integral float without `.0`."""
+    if isinstance(value, int):
+        return b"%d" % value
     if abs(value) < _EXACT and value == int(value):
         return b"%d" % value
     return repr(value).encode()

@@ -22,6 +22,8 @@ PROGRESS_KEPT = 64
 MESSAGE_KEPT = 2000
 
 Event: TypeAlias = execution_pb2.CallToolEvent
+# What no double holds is no progress.
+_MOST = 1.7976931348623157e308
 
 
 class Mailbox:
@@ -40,12 +42,21 @@ class Mailbox:
 
     def report(self, progress: float, total: float | None, message: str) -> None:
         """Keeps an endpoint's progress, if it is progress: the contract promises that it grows."""
-        rises = progress > self._reported
+        rises = self._reported < progress <= _MOST
         if not rises or len(self._progress) == PROGRESS_KEPT:
             PROGRESS_DROPPED.inc()
         if rises:
             self._reported = progress
-            self._progress.append(Event.Progress(progress=progress, total=total, message=message[:MESSAGE_KEPT]))
+            known = total is not None and abs(total) <= _MOST
+            self._progress.append(
+                Event.Progress(
+                    progress=progress,
+                    total=total if known else None,
+                    message=message[:MESSAGE_KEPT],
+                    progress_digits=_digits(progress),
+                    total_digits=_digits(total) if known else "",
+                )
+            )
             self.ring()
 
     def ring(self) -> None:
@@ -152,3 +163,8 @@ class Outcome(NamedTuple):
     seconds: float
     http_status: int
     detail: str
+
+
+def _digits(value: float | None) -> str:
+    """Returns the digits of an integer that a double would round; empty for any other number."""
+    return str(value) if isinstance(value, int) and float(value) != value else ""

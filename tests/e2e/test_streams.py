@@ -288,6 +288,16 @@ async def test_notifications_in_order_and_then_the_result(pair: Pair, speaker: S
 
 
 @streaming
+async def test_large_progress_keeps_its_digits(pair: Pair, speaker: Speaker):
+    values = [9007199254740992, 9007199254740993, 9007199254740994, 12345678901234567890123]
+    tool = pair.tool(ndjson(*({"progress": n, "total": n + 1} for n in values), {"result": {}}))
+    *progress, _ = (await pair.call(tool, {}, speaker=speaker, meta=TOKEN)).messages
+    assert [(frame["params"]["progress"], frame["params"]["total"]) for frame in progress] == [
+        (n, n + 1) for n in values
+    ]
+
+
+@streaming
 async def test_without_total_and_with_a_total_of_nothing(pair: Pair, speaker: Speaker):
     tool = pair.tool(
         ndjson({"progress": 1}, {"progress": 2, "total": 0}, {"progress": 3, "total": None},

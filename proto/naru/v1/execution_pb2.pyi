@@ -146,22 +146,30 @@ class CallToolEvent(_message.Message):
         PROGRESS_FIELD_NUMBER: _builtins.int
         TOTAL_FIELD_NUMBER: _builtins.int
         MESSAGE_FIELD_NUMBER: _builtins.int
+        PROGRESS_DIGITS_FIELD_NUMBER: _builtins.int
+        TOTAL_DIGITS_FIELD_NUMBER: _builtins.int
         progress: _builtins.float
         """Grows with every event."""
         total: _builtins.float
         """Tells how much `progress` will be at the end, where that is known."""
         message: _builtins.str
         """Says what is being done."""
+        progress_digits: _builtins.str
+        """Holds `progress` as digits, where it is an integer that a double would round; empty otherwise."""
+        total_digits: _builtins.str
+        """Holds `total` as digits, where it is an integer that a double would round; empty otherwise."""
         def __init__(
             self,
             *,
             progress: _builtins.float = ...,
             total: _builtins.float | None = ...,
             message: _builtins.str = ...,
+            progress_digits: _builtins.str = ...,
+            total_digits: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "total", b"total"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "message", b"message", "progress", b"progress", "total", b"total"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "message", b"message", "progress", b"progress", "progress_digits", b"progress_digits", "total", b"total", "total_digits", b"total_digits"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         _WhichOneofReturnType__total: _TypeAlias = _typing.Literal["total"]  # noqa: Y015
         _WhichOneofArgType__total: _TypeAlias = _typing.Literal["_total", b"_total"]  # noqa: Y015

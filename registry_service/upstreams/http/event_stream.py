@@ -21,8 +21,8 @@ STREAM_FACTOR = 8
 
 
 class _Frame(msgspec.Struct):
-    progress: float | None = None
-    total: float | None = None
+    progress: int | float | None = None
+    total: int | float | None = None
     message: str | None = None
     result: msgspec.Raw = msgspec.Raw()
     error: msgspec.Raw = msgspec.Raw()

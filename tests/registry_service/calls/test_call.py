@@ -46,6 +46,20 @@ class TestMailbox:
             async with asyncio.timeout(0.01):
                 await mailbox.news()
 
+    async def test_integers_keep_the_digits_that_a_double_would_round(self):
+        mailbox, before = Mailbox(), dropped()
+        for value in (2**53, 2**53 + 1, 2**53 + 2, 10**308 + 1):
+            mailbox.report(value, value + 1, "")
+        mailbox.report(10**400, None, "")
+        kept = [mailbox.next_progress() for _ in range(4)]
+        assert [progress.progress_digits for progress in kept if progress] == ["", str(2**53 + 1), "", str(10**308 + 1)]
+        assert [progress.total_digits for progress in kept if progress][:3] == [str(2**53 + 1), "", str(2**53 + 3)]
+        assert dropped() == before + 1
+        mailbox.report(10**308 + 2, 10**400, "")
+        last = mailbox.next_progress()
+        assert last is not None
+        assert not last.HasField("total")
+
     async def test_a_message_is_cut_where_it_says(self):
         mailbox = Mailbox()
         mailbox.report(1, None, "가" * MESSAGE_KEPT)
