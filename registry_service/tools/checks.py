@@ -21,7 +21,7 @@ from registry_service.tools.violation import Violation
 
 # How many run at once, and how long one may wait for its turn and its end.
 PROCESSES = 2
-WAIT_SECONDS = 15.0
+WAIT_SECONDS = 60.0
 # A process may be killed from outside, for want of memory for instance.
 _ATTEMPTS = 2
 

@@ -174,7 +174,7 @@ def _compile_faults(dialect: Dialect, raw: bytes, schema: dict[str, object], at:
     if faults:
         return faults[:MAX_SCHEMA_FAULTS]
     try:
-        checkable(dialect, raw, schema)
+        checkable(dialect, raw, schema, found)
     except jsonschema_rs.ValidationError as error:
         faults = [Fault(at + pointer, "names nothing in this schema") for pointer in _dangling(dialect, schema)]
         return faults[:MAX_SCHEMA_FAULTS] or [Fault(at + _pointer(error.instance_path), _cut(error.message))]
@@ -225,9 +225,12 @@ class Checkable(NamedTuple):
     found: list[Position]
 
 
-def checkable(dialect: Dialect, raw: bytes, schema: dict[str, object]) -> Checkable:
-    """Compiles a schema: its text and its value. Raises ValueError and jsonschema_rs.ValidationError."""
-    text, found = raw.decode(), list(positions(schema, dialect.id_keyword))
+def checkable(dialect: Dialect, raw: bytes, schema: dict[str, object], found: list[Position]) -> Checkable:
+    """Compiles a schema: its text, its value, and all its subschemas.
+
+    Raises ValueError and jsonschema_rs.ValidationError.
+    """
+    text = raw.decode()
     if any(pattern_size(pattern) is None and _takes(pattern, _BACKTRACKING) for _, pattern in _patterns(found)):
         schema = loosened(schema, found, dialect.id_keyword)
         text, found = json.dumps(schema), list(positions(schema, dialect.id_keyword))

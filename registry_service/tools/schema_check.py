@@ -12,6 +12,7 @@ import msgspec
 
 from registry_service.tools.json_schema import DIALECTS, DRAFT_2020_12, checkable, dialect_uri
 from registry_service.tools.schema_cost import pattern_size, patterns, rates
+from registry_service.tools.schema_walk import positions
 from registry_service.tools.violation import Violation, violation_of
 
 MAX_VIOLATIONS = 20
@@ -172,7 +173,8 @@ class SchemaCheck:
 def _compile(schema_json: bytes) -> Compiled:
     schema = msgspec.json.decode(schema_json)
     dialect = DIALECTS[dialect_uri(schema) or DRAFT_2020_12]
-    validator, schema, found = checkable(dialect, schema_json, schema)
+    found = list(positions(schema, dialect.id_keyword))
+    validator, schema, found = checkable(dialect, schema_json, schema, found)
     usual, worst = rates(schema, found, dialect.id_keyword)
     sizes = sum(pattern_size(pattern) or 0 for position in found for _, pattern in patterns(position.schema))
     return Compiled(validator, _bytes(usual), _bytes(worst), _MEMORY_RATIO * len(schema_json) + sizes)
