@@ -326,7 +326,7 @@ def test_a_database_that_is_not_migrated(tmp_path):
 def test_a_database_out_of_reach(tmp_path):
     with closed_port() as address:
         url = f"postgresql://naru:secret@{address}/naru"
-        with troubled_registry(tmp_path, "database is out of reach", DATABASE_URL=url) as variables:
+        with troubled_registry(tmp_path, "database cannot be used", DATABASE_URL=url) as variables:
             code, wrong = examined(**variables)
     assert code == 1
     assert wrong["database"]["setting"] == "DATABASE_URL"
