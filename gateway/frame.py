@@ -1,4 +1,4 @@
-"""What passes from the MCP side of an answer to its HTTP side."""
+"""The messages that pass from the MCP side of an answer to its HTTP side."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
@@ -23,7 +23,7 @@ class Frame(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a call is. `message` writes the notification, for those values that are sent."""
+    """One progress value of a call. `message` writes its notification, for those values that are sent."""
 
     value: float
     message: Callable[[], bytes]

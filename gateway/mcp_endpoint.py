@@ -62,7 +62,7 @@ _MAX_SHOWN = 100
 
 
 class Arrival(NamedTuple):
-    """What arrived: an HTTP request before its body was read."""
+    """Holds what arrived: an HTTP request before its body was read."""
 
     scope: Scope
     headers: Headers
@@ -170,7 +170,7 @@ class McpEndpoint:
             self.answers.holds.discard(hold)
 
     def _refusal(self, exchange: Exchange, frame: Frame) -> App:
-        """An error on HTTP 200 is carried as the client has asked for; HTTP errors are JSON for everybody."""
+        """Carries an error on HTTP 200 as the client has asked for, and HTTP errors as JSON for everybody."""
         record = exchange.record
         carriage = Carriage(record.carriage)
         if frame.status >= 400 or carriage in (Carriage.JSON, Carriage.LATE):
@@ -310,7 +310,7 @@ class McpEndpoint:
         )
 
     def _ending(self, exchange: Exchange, error: Exception | None) -> Frame:
-        """The last frame of an answer that has none of its own: the grace is over, or something unforeseen happened."""
+        """Returns the last frame of an answer that has none: the grace is over, or something unforeseen happened."""
         request = exchange.request
         trace_id = request.sender.trace_id
         if error is not None:

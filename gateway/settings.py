@@ -37,7 +37,7 @@ _RESERVED_PATHS = frozenset({"/healthz", "/readyz"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the gateway needs to know. Times are seconds, sizes are bytes.
+    """Holds the gateway's settings. Times are seconds, sizes are bytes.
 
     `allowed_origins` holds `scheme://host[:port]`, `allowed_hosts` holds `host` (any port) or `host:port`, all in lower
     case. `metrics_bind` is None when metrics are switched off. `registry_ca` turns TLS to the registry on. `unknown`

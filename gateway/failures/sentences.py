@@ -13,7 +13,7 @@ _MAX_FACT_LENGTH = 120
 
 
 class HttpAdvice(NamedTuple):
-    """What to do about an HTTP error of a tool's endpoint, where that follows from its status."""
+    """Advice on an HTTP error of a tool's endpoint, where it follows from the status."""
 
     redirect: str
     wait: tuple[str, ...]
@@ -23,7 +23,7 @@ class HttpAdvice(NamedTuple):
 
 
 class Sentences(NamedTuple):
-    """What is said of a reason. `http` takes the place of `do` for those statuses that say more."""
+    """The sentences of a reason. `http` takes the place of `do` for those statuses that say more."""
 
     says: tuple[str, ...]
     do: str

@@ -20,7 +20,7 @@ SENTENCES: Mapping[Locale, Mapping[str, Sentences]] = {"ko": KO, "en": EN}
 
 
 class Surface(Enum):
-    """Where a failure shows: as a JSON-RPC error, as a result with `isError`, or as an HTTP error."""
+    """The place where a failure shows: as a JSON-RPC error, as a result with `isError`, or as an HTTP error."""
 
     ERROR = "JSON-RPC error"
     RESULT = "isError result"
@@ -28,7 +28,7 @@ class Surface(Enum):
 
 
 class Entry(NamedTuple):
-    """How a reason reaches a client.
+    """The way in which a reason reaches a client.
 
     `code` and `modern_code` are JSON-RPC error codes; those of a RESULT are only used where there is no call to answer.
     `next_method` is the MCP method that helps next; `safe_to_retry` holds where the facts do not say.
@@ -45,12 +45,12 @@ class Entry(NamedTuple):
 
 
 def _error(error_code: str, code: int, **more: Any) -> Entry:
-    """A code of MCP or JSON-RPC is the same for everybody."""
+    """Returns an entry with a code of MCP or JSON-RPC, which is the same for everybody."""
     return Entry(error_code, Surface.ERROR, code, code, **more)
 
 
 def _ours(error_code: str, code: int, **more: Any) -> Entry:
-    """A code of ours leaves the range that 2026-07-28 reserves."""
+    """Returns an entry with a code of ours, which leaves the range that 2026-07-28 reserves."""
     return Entry(error_code, Surface.ERROR, code, code + 1000, **more)
 
 
@@ -105,7 +105,7 @@ TABLE: Mapping[str, Entry] = {
 
 
 class Failure(Exception):  # noqa: N818  it is what the contract calls a failure, and mostly not a fault of this program
-    """A failure with a name. `facts` are what the client may be told, JSON values by name."""
+    """A failure with a name. `facts` are JSON values by name that the client may see."""
 
     def __init__(self, reason: str, facts: Mapping[str, Any] | None = None) -> None:
         super().__init__(reason)
@@ -114,7 +114,7 @@ class Failure(Exception):  # noqa: N818  it is what the contract calls a failure
 
 
 class Wording(NamedTuple):
-    """How the failures of one request are put: in which language, under which `_meta` prefix."""
+    """The language and the `_meta` prefix in which the failures of one request are put."""
 
     locale: Locale
     prefix: str
@@ -155,7 +155,7 @@ def _in_words(facts: Mapping[str, Any], locale: Locale) -> Mapping[str, Any]:
     detail = facts.get("detail")
     if locale == "en" or detail is None:
         return facts
-    told = korean(detail) if isinstance(detail, str) else None
-    if told is None:
+    words = korean(detail) if isinstance(detail, str) else None
+    if words is None:
         return {name: fact for name, fact in facts.items() if name != "detail"}
-    return {**facts, "detail": told}
+    return {**facts, "detail": words}

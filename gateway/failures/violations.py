@@ -1,4 +1,4 @@
-"""How arguments break a schema, in the caller's language: the registry sends the keyword and what the schema says.
+"""Violations of schemas in the caller's language: the registry sends the keyword and what the schema says.
 
 A keyword that isn't known here comes with the registry's own English sentence.
 """
@@ -142,17 +142,17 @@ def listed(violations: Sequence[Mapping[str, object]]) -> str:
 
 def _worded(violation: dict[str, Any], locale: Locale) -> dict[str, object]:
     keyword, parameters = violation.get("keyword"), violation.get("parameters")
-    told = {"pointer": violation.get("pointer", ""), "message": violation.get("message", "")}
+    pointer, message = violation.get("pointer", ""), violation.get("message", "")
     if not isinstance(keyword, str):
-        return told
+        return {"pointer": pointer, "message": message}
     known = _shown(parameters, locale) if isinstance(parameters, dict) else {}
     for template in _TEMPLATES[locale].get(keyword, ()):
         try:
-            told["message"] = template.format_map(known)
+            message = template.format_map(known)
         except KeyError:
             continue
         break
-    return {**told, "keyword": keyword}
+    return {"pointer": pointer, "message": message, "keyword": keyword}
 
 
 def _shown(parameters: dict[str, Any], locale: Locale) -> dict[str, str]:

@@ -118,7 +118,7 @@ def decode(body: bytes, *, scanned: bool = False) -> Message | Response:
 
 
 def is_id(raw: bytes) -> bool:
-    """Tells whether JSON text is a string or an integral number: an id, or a progress token."""
+    """Returns whether JSON text is a string or an integral number: an id, or a progress token."""
     return raw[:1] == b'"' or raw.isdigit() or _is_integral(raw)
 
 
@@ -154,7 +154,7 @@ text = msgspec.json.encode
 
 
 def _is_integral(raw: bytes) -> bool:
-    """Tells whether a JSON number has no fraction; 1e3 and 1.0 have none. Exact for any length."""
+    """Returns whether a JSON number has no fraction; 1e3 and 1.0 have none. Exact for any length."""
     match = _NUMBER.fullmatch(raw)
     if match is None:
         return False
@@ -178,7 +178,7 @@ def _check_id(raw: bytes) -> None:
 
 
 def _odd_message(body: bytes) -> Response:
-    """Tells a posted response from an invalid message; raises ProtocolError for the latter."""
+    """Returns a posted response; raises ProtocolError for any other message that is not a request."""
     try:
         envelope = _envelope(body)
     except msgspec.ValidationError:

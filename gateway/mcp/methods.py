@@ -1,4 +1,4 @@
-"""Which MCP method does what.
+"""The table of MCP methods and their handlers.
 
 A handler returns the messages of the answer, an async generator that ends with exactly one last `Frame`. Faults of the
 parameters are raised before the generator exists; every later failure is its last frame.

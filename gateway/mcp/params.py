@@ -20,10 +20,10 @@ _PLACE = re.compile(r" - at `\$(.*)`$")
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """What `params._meta` of a request says. Reading it never fails: `fault` says what is wrong with it, if anything.
+    """The content of `params._meta`. Reading it never fails: `fault` says what is wrong with it, if anything.
 
     `progress_token`, `client_capabilities` and `log_level` are JSON text (the token a string or an integral number),
-    empty or None where absent. `claims_version` tells that a protocol version is there, whatever its type.
+    empty or None where absent. `claims_version` says that a protocol version is there, whatever its type.
     """
 
     progress_token: bytes | None = None

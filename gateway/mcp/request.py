@@ -30,12 +30,12 @@ class Request(NamedTuple):
 
     @property
     def id(self) -> bytes:
-        """The JSON-RPC id as it was sent; empty before the body was read, and for notifications."""
+        """Returns the JSON-RPC id as it was sent; empty before the body was read, and for notifications."""
         return self.message.id or b""
 
     @property
     def method(self) -> str:
-        """The JSON-RPC method; empty before the body was read."""
+        """Returns the JSON-RPC method; empty before the body was read."""
         return self.message.method
 
     @property

@@ -17,7 +17,7 @@ DISCOVER_TTL_MS = 3_600_000
 
 
 class Server(NamedTuple):
-    """How Naru introduces itself; `prefix` is that of its own `_meta` keys."""
+    """The name under which Naru introduces itself; `prefix` is that of its own `_meta` keys."""
 
     name: str
     version: str
@@ -44,7 +44,7 @@ class Shapes:
         self._legacy_tools = LegacyTools()
 
     def initialize(self, dialect: Dialect, requested: str) -> bytes:
-        """The result of `initialize`: Agent Builder's own shape, otherwise the revision asked for if it is served."""
+        """Returns the result of `initialize`: Agent Builder's own, or that of the revision asked for if served."""
         if dialect.era is Era.AGENT_BUILDER:
             return b'{"protocolVersion":"%b","capabilities":{},"serverInfo":{}}' % LATEST_LEGACY.encode()
         return obj(
@@ -57,11 +57,11 @@ class Shapes:
         )
 
     def discover(self) -> bytes:
-        """The result of `server/discover`."""
+        """Returns the result of `server/discover`."""
         return self._discover
 
     def empty(self, dialect: Dialect) -> bytes:
-        """A result that says nothing."""
+        """Returns a result that says nothing."""
         return b'{"resultType":"complete"' + self._modern_tail if dialect.era is Era.MODERN else b"{}"
 
     def tool(self, dialect: Dialect, tool: bytes) -> bytes:
@@ -69,7 +69,7 @@ class Shapes:
         return tool if dialect.era is Era.MODERN else self._legacy_tools.shaped(tool)
 
     def tools_list(self, dialect: Dialect, tools: Iterable[bytes], lane: str, next_cursor: str = "") -> bytes:
-        """The result of `tools/list`; `tools` are those that `tool` returned."""
+        """Returns the result of `tools/list`; `tools` are those that `tool` returned."""
         modern = dialect.era is Era.MODERN
         lane_meta = {self._lane_key: text(lane)}
         return obj(
@@ -92,7 +92,7 @@ class Shapes:
         meta: bytes = b"",
         error: bytes = b"",
     ) -> bytes:
-        """The result of `tools/call`.
+        """Returns the result of `tools/call`.
 
         `content` is the JSON text of the blocks, `structured` of the structured content and `meta` of the tool's own
         `_meta` (b"": none), `error` of what `_meta["<prefix>/error"]` says. Legacy clients cannot take structured

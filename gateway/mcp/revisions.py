@@ -1,4 +1,4 @@
-"""Which contract and MCP revision a request speaks. Pure.
+"""The contract and the MCP revision that a request speaks. Pure.
 
 Nothing is remembered between requests: everything here follows from the Accept header, the MCP-Protocol-Version header
 and `params._meta` of the one request.
@@ -27,7 +27,7 @@ class Era(Enum):
 
 
 class Dialect(NamedTuple):
-    """What a request speaks. `named` tells that its own header named the revision."""
+    """The contract and revision of a request. `named` says that its own header named the revision."""
 
     era: Era
     revision: str
@@ -64,7 +64,7 @@ def identify(versions: Sequence[str], meta: Meta, method: str = "", *, json_only
 
 
 def arguments_are_protocol_errors(dialect: Dialect) -> bool:
-    """Tells whether arguments that violate the schema are a JSON-RPC error (−32602) rather than an `isError` result.
+    """Says whether arguments that violate the schema are a JSON-RPC error (−32602) rather than an `isError` result.
 
     MCP made them results with 2025-11-25 (SEP-1303). A client that names no revision gets what models can read.
     """

@@ -21,7 +21,7 @@ LARGE = 256 << 10
 
 
 class RefusedError(ValueError):
-    """What is wrong with a body, in an English half-sentence that quotes nothing of it."""
+    """Says what is wrong with a body, in an English half-sentence that quotes nothing of it."""
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> None:

@@ -1,4 +1,4 @@
-"""What logs and metrics say of one request."""
+"""The record of one request, for logs and metrics."""
 
 from gateway.frame import Frame
 

@@ -32,9 +32,13 @@ async def test_numbers_there_and_back(pair: Pair, speaker: Speaker):
 @everybody
 async def test_a_number_beyond_all_bounds_is_refused_rather_than_changed(pair: Pair, speaker: Speaker):
     tool = pair.tool("/echo")
-    last = (await pair.call(tool, Json('{"n":1E+400}'), speaker=speaker)).messages[-1]
-    data = last["error"]["data"] if "error" in last else last["result"]["_meta"]["xdata.kr/error"]
-    assert data["reason"] == "ARGUMENTS_INVALID"
+    for number in ("1E+400", "-1e400", "1" * 5000, "[[-1e309]]", f'{{"deep":{"9" * 4301}}}'):
+        last = (await pair.call(tool, Json(f'{{"n":{number}}}'), speaker=speaker)).messages[-1]
+        data = last["error"]["data"] if "error" in last else last["result"]["_meta"]["xdata.kr/error"]
+        assert data["reason"] == "ARGUMENTS_INVALID"
+        (violation,) = data["violations"]
+        assert violation["keyword"] == "numberRange"
+        assert "4300자리" in violation["message"]
     assert pair.executions(tool) == 0
 
 
