@@ -32,18 +32,19 @@ def main(requests: BinaryIO, answers: BinaryIO) -> None:
         schema_size, value_size = REQUEST.unpack(header)
         schema, raw = requests.read(schema_size), requests.read(value_size)
         signal.setitimer(signal.ITIMER_PROF, CHECK_SECONDS)
-        answer = msgspec.json.encode(_violations(schema, raw))
+        answer = msgspec.json.encode(violations_of(_compiled(schema), raw))
         signal.setitimer(signal.ITIMER_PROF, 0)
         answers.write(ANSWER.pack(len(answer)) + answer)
         answers.flush()
 
 
-def _violations(schema: bytes, raw: bytes) -> list[Violation]:
+def violations_of(check: SchemaCheck, raw: bytes) -> list[Violation]:
+    """Returns how JSON text breaks a schema, be it by not being JSON."""
     try:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError) as error:
         return [unreadable(error)]
-    return _compiled(schema).violations(value)
+    return check.violations(value)
 
 
 @functools.lru_cache(maxsize=32)

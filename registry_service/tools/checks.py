@@ -15,20 +15,21 @@ import msgspec
 import structlog
 
 from registry_service.errors import ServiceUnavailableError
-from registry_service.tools.check_process import ANSWER, CHECK_SECONDS, REQUEST, main
+from registry_service.tools.check_process import ANSWER, CHECK_SECONDS, REQUEST, main, violations_of
 from registry_service.tools.schema_check import SchemaCheck
 from registry_service.tools.violation import Violation
 
 # How many run at once, and how long one may wait for its turn and its end.
 PROCESSES = 2
 WAIT_SECONDS = 60.0
+# How many of an owner may run and wait: each holds a value of up to 4 MiB.
+WAITING = 16
 # A process may be killed from outside, for want of memory for instance.
 _ATTEMPTS = 2
 
 _TOO_SLOW = f"takes more than {CHECK_SECONDS:.0f} s to check: send shorter texts or fewer elements"
 TOO_SLOW = Violation("", _TOO_SLOW, "tooSlow", {"seconds": CHECK_SECONDS})
 
-_decode = msgspec.json.Decoder().decode
 _decode_violations = msgspec.json.Decoder(list[Violation]).decode
 _log = structlog.get_logger()
 
@@ -59,7 +60,7 @@ class Checks:
         if check.needs_compiling:
             await asyncio.to_thread(check.compile)
         if check.is_light(raw):
-            return _violations_at_once(check, raw)
+            return violations_of(check, raw)
         try:
             async with asyncio.timeout(WAIT_SECONDS), self._turn(owner), self._free:
                 for _ in range(_ATTEMPTS):
@@ -78,6 +79,8 @@ class Checks:
     @contextlib.asynccontextmanager
     async def _turn(self, owner: str) -> AsyncIterator[None]:
         turn = self._turns.setdefault(owner, _Turn())
+        if turn.wanted == WAITING:
+            raise TimeoutError
         turn.wanted += 1
         try:
             async with turn.lock:
@@ -103,10 +106,6 @@ class Checks:
             raise
         self._idle.append(process)
         return _decode_violations(answer)
-
-
-def _violations_at_once(check: SchemaCheck, raw: bytes) -> list[Violation]:
-    return check.violations(_decode(raw))
 
 
 async def _start() -> Process:

@@ -28,7 +28,7 @@ _INLINE_BYTES = 64 * 1024
 # As schema_cost.py has it.
 _SLOW_NUMBER = re.compile(rb"[0-9](?:[0-9]{18}|[.eE][0-9+-])")
 
-# Larger schemas take so long to compile that the event loop must not do it, in bytes.
+# Larger schemas take so long to compile that the event loop must not do it, in bytes. So may any pattern.
 LARGE_SCHEMA = 4 * 1024
 # Measured: what a compiled schema takes, for each byte of its text; patterns come on top.
 _MEMORY_RATIO = 20
@@ -113,7 +113,8 @@ class SchemaCheck:
     @property
     def needs_compiling(self) -> bool:
         """Says whether the check must be compiled first, and that takes longer than the event loop can wait."""
-        return self._compiled is None and len(self.schema_json) > LARGE_SCHEMA
+        schema = self.schema_json
+        return self._compiled is None and (len(schema) > LARGE_SCHEMA or b'"pattern' in schema)
 
     def is_light(self, raw: bytes) -> bool:
         """Returns whether the check of this JSON text is so short that the event loop can do it."""

@@ -355,6 +355,15 @@ async def test_a_cursor_of_somebody_elses(large_pair: Pair, cursor: str):
     assert (reply.status, reply.error["code"], reply.error["data"]["reason"]) == (200, -32602, "INVALID_PARAMS")
 
 
+async def test_a_cursor_of_another_account_or_lane(large_pair: Pair):
+    cursor = {"cursor": (await large_pair.ask(MODERN, "tools/list")).result["nextCursor"]}
+    other = large_pair.admin.create_account()
+    for header in (("Authorization", other.basic), ("X-MCP-Env-Scope", "real_test")):
+        reply = await large_pair.ask(MODERN, "tools/list", cursor, header)
+        assert (reply.status, reply.error["code"], reply.error["data"]["reason"]) == (200, -32602, "INVALID_PARAMS")
+    assert (await large_pair.ask(MODERN, "tools/list", cursor)).result["tools"]
+
+
 async def test_a_page_holds_still_when_tools_go(large_pair: Pair):
     first = (await large_pair.ask(MODERN, "tools/list")).result
     gone = first["tools"][-1]["name"]

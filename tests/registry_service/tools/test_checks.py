@@ -49,6 +49,8 @@ async def test_a_large_value_is_checked_as_a_small_one(checks):
     (found,) = await checks.violations(UNIQUE, b"[" + LARGE, "me")
     assert found.message == "is not JSON that can be read"
     assert len(children()) == 1
+    patterned = SchemaCheck(raw({"pattern": "a"}))
+    assert [found.keyword for found in await checks.violations(patterned, b"[", "me")] == ["json"]
 
 
 async def test_the_event_loop_goes_on_while_a_check_takes_long(checks):
@@ -97,6 +99,18 @@ async def test_a_check_that_nobody_gets_to_says_so(checks, monkeypatch):
         await checks.violations(UNIQUE, FOR_MINUTES, "me")
     assert caught.value.facts["cause"] == "checks_busy"
     await eventually(lambda: not children())
+
+
+async def test_one_who_asks_for_more_than_can_wait_is_refused(checks, monkeypatch):
+    monkeypatch.setattr(checks_module, "WAITING", 2)
+    waiting = [asyncio.create_task(checks.violations(UNIQUE, FOR_MINUTES, "greedy")) for _ in range(2)]
+    await eventually(lambda: bool(children()))
+    with pytest.raises(ServiceUnavailableError):
+        await checks.violations(UNIQUE, LARGE, "greedy")
+    assert await checks.violations(UNIQUE, LARGE, "other") == []
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def test_a_process_knows_no_secret_of_the_service(checks, monkeypatch):
