@@ -1,4 +1,4 @@
-"""The form of an MCP `Tool` that clients of revisions up to 2025-11-25 can take. Pure.
+"""Shapes an MCP `Tool` for clients of revisions up to 2025-11-25. Pure.
 
 Clients reject the whole of `tools/list` for one tool that they cannot read. Those of the older revisions want an
 `outputSchema` with an object root, and the TypeScript SDK 1.x wants `properties` without boolean schemas and compiles

@@ -1,4 +1,4 @@
-"""What the answers of List methods share (AIP-158), and times as messages hold them."""
+"""Pages through lists (AIP-158), and writes times as messages hold them."""
 
 import base64
 import hmac
@@ -22,7 +22,7 @@ def page_size(size: int, default: int = DEFAULT_PAGE) -> int:
 
 
 class PageTokens:
-    """Issues page tokens and reads them. A token is bound to its list, and made of no one else's hand.
+    """Issues page tokens and reads them. A token is bound to its list, and nobody else can make one.
 
     A list is named by its kind and by whatever chooses its items: the account and the lane, the filters.
     """

@@ -1,4 +1,4 @@
-"""The mark of the pepper, without which all secrets in the database open nothing."""
+"""Keeps the mark of the pepper, without which all secrets in the database open nothing."""
 
 import hmac
 

@@ -1,4 +1,4 @@
-"""A version of a tool, ready to run: what its definition promises, what clients see of it, and its checks."""
+"""Holds a version of a tool ready to run: what its definition promises, what clients see of it, and its checks."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActiveTool:
-    """A version that runs. `mcp_tool` is the JSON text of the MCP `Tool`, as clients of 2026-07-28 see it."""
+    """Holds a version that runs. `mcp_tool` is the JSON text of the MCP `Tool`, as clients of 2026-07-28 see it."""
 
     name: str
     version: str

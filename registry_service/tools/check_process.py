@@ -1,7 +1,7 @@
-"""A process that checks JSON against schemas, so that a check which takes long holds up nobody: see checks.py.
+"""Checks JSON against schemas in a process of its own, so that a long check holds up nobody: see checks.py.
 
-It reads requests from its input, two lengths and then a schema and a value, and answers each with a length and the
-violations as JSON. A check that takes too long kills it: a signal is the only thing that ends one.
+The process reads requests from its input, two lengths and then a schema and a value, and answers each with a length and
+the violations as JSON. A check that takes too long kills it: a signal is the only thing that ends one.
 """
 
 import functools

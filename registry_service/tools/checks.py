@@ -1,4 +1,4 @@
-"""Checks of JSON against schemas, wherever they run: on the event loop, or in processes of their own.
+"""Runs checks of JSON against schemas: on the event loop, or in processes of their own.
 
 The library that checks holds the interpreter's lock, so that a thread would hold up the event loop as well.
 """
@@ -35,7 +35,7 @@ _log = structlog.get_logger()
 
 
 class _Turn:
-    """The lock of an owner, and how many checks of his hold it or wait for it."""
+    """Holds the lock of an owner, and the number of its checks that hold it or wait for it."""
 
     __slots__ = ("lock", "wanted")
 

@@ -37,7 +37,7 @@ _ICON_SOURCES = ("https://", "http://", "data:")
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """The HTTP endpoint of one lane.
+    """Describes the HTTP endpoint of one lane.
 
     `url` may hold `{argument}` in its path; the values of its query, and of headers, may hold `${secret:name}`.
     """
@@ -49,7 +49,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """Who may use a version: the accounts of these plans, and these accounts by client id."""
+    """Says who may use a version: the accounts of these plans, and these accounts by client id."""
 
     plans: frozenset[str] = frozenset()
     accounts: frozenset[str] = frozenset()
@@ -59,7 +59,7 @@ class Access(msgspec.Struct, frozen=True):
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked definition. JSON parts are compact JSON text as it came; `timeout` is in seconds.
+    """Holds a checked definition. JSON parts are compact JSON text as it came; `timeout` is in seconds.
 
     `document` is the whole, as it is stored; empty once a version is active, which needs it no more. `access` is None
     where everyone may use the version. `endpoints` has a member for one lane or more. `idempotent`: the annotations say
@@ -288,7 +288,7 @@ class _Hints(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Entry(msgspec.Struct, rename="camel"):
-    """The types that the members of a definition without faults have, those that stay JSON text aside."""
+    """Gives the members of a definition without faults their types; those that stay JSON text aren't here."""
 
     endpoint: dict[str, Endpoint]
     annotations: _Hints = _Hints()

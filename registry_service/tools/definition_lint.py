@@ -1,4 +1,4 @@
-"""What is allowed in a definition and likely to be a slip, or not to work here: see schema_lint.py for its schemas."""
+"""Finds what a definition may say and is likely to be a slip, or not to work here. Schemas are schema_lint.py's."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
@@ -17,7 +17,7 @@ _ICON = ("src", "mimeType", "sizes", "theme")
 
 
 class Site(NamedTuple):
-    """What this installation allows and has. `has_secret` is None where the process can't know."""
+    """Describes what this installation allows and has. `has_secret` is None where the process can't know."""
 
     max_timeout: float
     has_secret: Callable[[str], bool] | None

@@ -1,4 +1,4 @@
-"""The endpoints of a definition: what may stand in their URLs and headers. Pure; endpoint.py calls them."""
+"""Says what may stand in the URLs and headers of a definition's endpoints. Pure; upstreams/http calls them."""
 
 import ipaddress
 import re

@@ -15,14 +15,14 @@ MAX_NESTING = 80
 
 
 class Fault(NamedTuple):
-    """What is wrong at one place of a document: a JSON Pointer (RFC 6901) and an English message."""
+    """Says what is wrong at one place of a document: a JSON Pointer (RFC 6901) and an English message."""
 
     pointer: str
     message: str
 
 
 class DocumentError(ValueError):
-    """A document that cannot be read; `fault` says where and why."""
+    """Refuses a document that can't be read; `fault` says where and why."""
 
     def __init__(self, pointer: str, message: str) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class DocumentError(ValueError):
 
 
 def token(name: str) -> str:
-    """One reference token of a JSON Pointer, its slash included."""
+    """Returns one reference token of a JSON Pointer, its slash included."""
     return "/" + name.replace("~", "~0").replace("/", "~1")
 
 
@@ -82,22 +82,22 @@ def _find(value: object, limit: int) -> str | None:
 
 
 def compact(raw: bytes) -> bytes:
-    """The same JSON text, token for token, without the white space between them."""
+    """Returns the same JSON text, token for token, without the white space between them."""
     return msgspec.json.format(raw, indent=-1)
 
 
 def members(raw: bytes) -> dict[str, bytes]:
-    """The members of an object's compact text, each as the text that it has there."""
+    """Returns the members of an object's compact text, each as the text that it has there."""
     return {name: bytes(text) for name, text in _MEMBERS.decode(raw).items()}
 
 
 def items(raw: bytes) -> list[bytes]:
-    """The elements of an array's compact text."""
+    """Returns the elements of an array's compact text."""
     return [bytes(text) for text in _ITEMS.decode(raw)]
 
 
 def join(parts: dict[str, bytes]) -> bytes:
-    """An object's text from its members' texts."""
+    """Returns an object's text from its members' texts."""
     return b"{" + b",".join(msgspec.json.encode(name) + b":" + text for name, text in parts.items()) + b"}"
 
 
@@ -106,7 +106,7 @@ _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def same(one: bytes, other: bytes) -> bool:
-    """Tells whether two documents say the same: key order aside, and `1.0` is not `1`."""
+    """Returns whether two documents say the same: key order aside, and `1.0` is not `1`."""
     return one == other or _exact(one) == _exact(other)
 
 
@@ -124,6 +124,6 @@ def _refuse(text: str) -> NoReturn:
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """A value for a message: as JSON, cut to `limit` characters."""
+    """Returns a value for a message: as JSON, cut to `limit` characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= limit else text[: limit - 1] + "…"

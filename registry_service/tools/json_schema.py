@@ -145,7 +145,7 @@ def _reference_faults(position: Position, known: set[str]) -> Iterator[Fault]:
 
 
 def _header_faults(found: list[Position]) -> Iterator[Fault]:
-    """The rules of MCP 2026-07-28: clients drop a tool that breaks one of them."""
+    """Applies the rules of MCP 2026-07-28: clients drop a tool that breaks one of them."""
     seen: set[str] = set()
     for schema, pointer, chain, _ in found:
         if "x-mcp-header" not in schema:
@@ -218,7 +218,7 @@ def _resolves(registry: jsonschema_rs.Registry, base: str, reference: str) -> bo
 
 
 class Checkable(NamedTuple):
-    """A validator, and the schema that it checks with its subschemas: without patterns that can't be checked."""
+    """Holds a validator, and the schema that it checks with its subschemas: without patterns that can't be checked."""
 
     validator: jsonschema_rs.Validator
     schema: dict[str, object]

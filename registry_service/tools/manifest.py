@@ -1,4 +1,4 @@
-"""Manifests: what they say, and what they would change. Pure; registry.py reads and writes the tables."""
+"""Reads manifests, and says what they would change. Pure; registry.py reads and writes the tables."""
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ class ManifestFault(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One entry without faults of its own. `active` None leaves the version's state as it is."""
+    """Holds one entry without faults of its own. `active` None leaves the version's state as it is."""
 
     pointer: str
     tool: str
@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A version number that is registered, or was and is deleted. `spelling` is the one under which it is stored."""
+    """Describes a version number that is registered, or was and is deleted. `spelling` is how it is stored."""
 
     spelling: str
     definition: bytes
@@ -57,7 +57,7 @@ class Known(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What a manifest does. With faults it does nothing, and the rest is empty.
+    """Says what a manifest does. With faults it does nothing, and the rest is empty.
 
     `changes` has one element an entry. `created` are to be stored, inactive; then `activated` become active and
     `deactivated` inactive: both hold tools and versions as they are stored.

@@ -1,4 +1,4 @@
-"""The MCP `Tool` object of a definition, as JSON text. The gateway shapes it for older clients."""
+"""Makes the MCP `Tool` object of a definition, as JSON text. The gateway shapes it for older clients."""
 
 import msgspec
 

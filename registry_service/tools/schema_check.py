@@ -1,4 +1,4 @@
-"""Checks of values against a JSON Schema: compiled when first needed, and forgotten when others need the room."""
+"""Checks values against JSON Schemas, which are compiled when first needed and forgotten when others need the room."""
 
 import itertools
 import re
@@ -43,7 +43,7 @@ _ROOT = msgspec.json.Decoder(_Root)
 
 
 class Compiled(NamedTuple):
-    """A validator, up to how many bytes of JSON its check is light by the depth of the value, and its memory.
+    """Holds a validator, up to how many bytes of JSON its check is light by the depth of the value, and its memory.
 
     `usual` holds for values without slow numbers, `worst` for all.
     """
@@ -84,7 +84,7 @@ class CompiledSchemas:
 
 
 class SchemaCheck:
-    """A check against one schema. `held` bounds the memory of many; without it the check keeps what it compiles.
+    """Checks values against one schema. `held` bounds the memory of many; without it the check keeps what it compiles.
 
     Raises ValueError for a schema whose dialect is unknown.
     """

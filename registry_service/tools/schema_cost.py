@@ -1,4 +1,4 @@
-"""How long the check of a value can take at worst, from what a JSON Schema applies to it.
+"""Estimates how long the check of a value can take at worst, from what a JSON Schema applies to it.
 
 The figures were measured with jsonschema-rs 0.61 on a slow core, with the values that are the worst for it, and are in
 nanoseconds for each byte of the value's JSON text. They need not be exact: they decide where a check runs, and not
@@ -47,7 +47,7 @@ _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 
 
 class Rates(NamedTuple):
-    """Nanoseconds per byte of a value that nests as deep as the index; the last holds for every deeper one.
+    """Holds nanoseconds per byte of a value that nests as deep as the index; the last holds for every deeper one.
 
     `usual` holds where no number has a fraction, an exponent or more than 18 digits, `worst` always.
     """
@@ -88,7 +88,7 @@ def patterns(schema: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 class _Node(NamedTuple):
-    """A subschema: its own cost, how often the rest of it is looked at, and the places of others in the list.
+    """Holds a subschema's own cost, how often the rest of it is looked at, and the places of others in the list.
 
     `slow_numbers` is what numbers with a fraction or many digits add. `here` apply to the same value; of `one_of`
     groups one member applies to a value below, of `each` all may.

@@ -1,4 +1,4 @@
-"""What is allowed in a JSON Schema and likely to be a slip: keywords that nothing knows, values that can't be right.
+"""Finds what a JSON Schema may say and is likely to be a slip: unknown keywords, values that can't be right.
 
 A slip is a warning. A keyword that is null is a fault: YAML makes one of a text with a comma inside braces, and MCP
 clients refuse the whole list of tools for it.

@@ -1,5 +1,7 @@
-"""JSON Schemas without the patterns that can't be checked in bounded time: the rest is checked, and nothing refused
-for what was left out."""
+"""Loosens JSON Schemas around the patterns that can't be checked in bounded time.
+
+The rest is checked, and nothing is refused for what was left out.
+"""
 
 import copy
 from collections.abc import Iterable, Iterator

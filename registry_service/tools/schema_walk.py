@@ -37,7 +37,7 @@ def _written_in_place(schema: dict[str, object]) -> Iterator[object]:
 
 
 def _target(root: object, pointer: str) -> object:
-    """What a JSON Pointer in the spelling of a fragment points to, or None."""
+    """Returns what a JSON Pointer in the spelling of a fragment points to, or None."""
     node = root
     for part in unquote(pointer).split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
@@ -54,12 +54,12 @@ def _element(node: object, name: str) -> object:
 
 
 def resolve(base: str, reference: str) -> str:
-    """The URI of the document that a reference names. Raises ValueError for what is no URI reference."""
+    """Returns the URI of the document that a reference names. Raises ValueError for what is no URI reference."""
     return base if reference.startswith("#") else urldefrag(urljoin(base, reference)).url
 
 
 class Position(NamedTuple):
-    """A subschema. `chain`: only `properties` lead to it. `base`: the URI that its references start from."""
+    """Describes a subschema. `chain`: only `properties` lead to it. `base`: the URI that its references start from."""
 
     schema: dict[str, object]
     pointer: str
@@ -126,7 +126,7 @@ def endless_or_too_many(root: dict[str, object], places: Iterable[Position], id_
 
 
 class Below:
-    """The subschemas that apply to the same value as one, references of every form followed."""
+    """Finds the subschemas that apply to the same value as one, references of every form followed."""
 
     def __init__(self, root: dict[str, object], places: Iterable[Position], id_keyword: str) -> None:
         # What stands where no schema can stand, and is referred to all the same, has no base of its own.
