@@ -94,14 +94,13 @@ def number_of(numbers: Mapping[str, Number], option: str, name: str) -> Number:
 
 def time_of(option: str, text: str) -> Timestamp:
     """Reads `2h` as the time two hours ago, and anything else as an ISO 8601 time, in UTC unless it says otherwise."""
-    if ago := AGO.fullmatch(text):
-        moment = datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})
-    else:
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError as error:
-            message = f"{option} {text}: want 30m, 2h, 7d or a time such as 2026-12-01T09:00"
-            raise CliError(message, Exit.USAGE) from error
+    try:
+        ago = AGO.fullmatch(text)
+        span = timedelta(**{UNITS[ago[2]]: int(ago[1])}) if ago else None
+        moment = datetime.fromisoformat(text) if span is None else datetime.now(UTC) - span
+    except (ValueError, OverflowError) as error:
+        message = f"{option} {text}: want 30m, 2h, 7d or a time such as 2026-12-01T09:00"
+        raise CliError(message, Exit.USAGE) from error
     stamp = Timestamp()
     stamp.FromDatetime(moment)
     return stamp
