@@ -5,7 +5,8 @@ import json
 import grpc
 import pytest
 
-from tests.support.scripted_registry import AGENT_BUILDER, GatewayProcess, Script, post, tool_call
+from tests.support.gateway_alone import AGENT_BUILDER, GatewayProcess, post, tool_call
+from tests.support.scripted_registry import Script
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
