@@ -1,28 +1,26 @@
 """Media types: what a client admits in an answer, and what it may send. Pure (RFC 9110, 12.5.1)."""
 
-import re
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
+
+from gateway.http.weighted_list import members, only_member
 
 JSON = "application/json"
 SSE = "text/event-stream"
 NDJSON = "application/x-ndjson"
 
+# Other names of what we send. Whoever asks by such a name alone is answered under it.
+_JSON_NAMES = (JSON, "application/json-rpc")
+_NDJSON_NAMES = (NDJSON, "application/ndjson", "application/jsonl")
+
 # Longer headers are parsed each time, so that nobody can fill the cache with megabytes.
 _CACHED_LENGTH = 256
 _CACHE_SIZE = 1024
 
-# Possessive throughout: a header is read once from left to right, whatever it holds.
-_WORD = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
-_QUOTED = r'"(?:[^"\\]++|\\.)*+"'
-_PARAMETER = re.compile(rf"[ \t]*;[ \t]*(?:({_WORD})=({_WORD}|{_QUOTED}))?")
-_TYPE = re.compile(rf"[ \t]*({_WORD})/({_WORD})")
-_QVALUE = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
-# What is left of a malformed member; a quote that is never closed takes the rest.
-_SKIP = re.compile(r'(?:"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[^,"])*+')
-_END = re.compile(r"[ \t]*(?:,|$)")
+_AS_IS: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 class Carriage(Enum):
@@ -38,19 +36,14 @@ class Accept(NamedTuple):
     """What an Accept header admits.
 
     `carriage` is None where nothing can be produced for it. `json_only`: it names application/json and admits neither
-    text/event-stream nor */*, as Agent Builder does. `only_sse`, `only_ndjson`: it admits that form alone.
+    text/event-stream nor */*, as Agent Builder does. `both`: it admits JSON and SSE, as MCP demands. `renamed` maps our
+    media types to the names under which the client knows them.
     """
 
     carriage: Carriage | None
     json_only: bool = False
-    only_sse: bool = False
-    only_ndjson: bool = False
-
-
-class _MediaType(NamedTuple):
-    kind: str
-    subtype: str
-    parameters: dict[str, str]
+    both: bool = True
+    renamed: Mapping[bytes, bytes] = _AS_IS
 
 
 def accept(header: str | None) -> Accept:
@@ -61,7 +54,7 @@ def accept(header: str | None) -> Accept:
 
 
 def single(carriage: Carriage) -> Carriage:
-    """How an answer travels that is one message for certain."""
+    """Returns how an answer travels that is one message for certain."""
     return Carriage.JSON if carriage is Carriage.LATE else carriage
 
 
@@ -75,19 +68,32 @@ def content_type_ok(value: str | None) -> bool:
 _ANYTHING = Accept(Carriage.JSON)
 
 
+class _Range(NamedTuple):
+    name: str
+    quality: float
+
+
+class _Offer(NamedTuple):
+    """What a client thinks of one of our media types, and by which name."""
+
+    quality: float
+    name: str
+
+
 def _read(header: str) -> Accept:
-    ranges = [(f"{media.kind}/{media.subtype}", _quality(media)) for media in _media_types(header)]
+    ranges = [_Range(member.name, member.quality) for member in members(header) if "/" in member.name]
     if not ranges and not header.strip(" \t,"):
         return _ANYTHING
-    json, sse, ndjson = (_admitted(ranges, of) for of in (JSON, SSE, NDJSON))
-    named = {media for media, quality in ranges if quality > 0}
+    json, sse, ndjson = (_offer(ranges, names) for names in (_JSON_NAMES, (SSE,), _NDJSON_NAMES))
+    named = {name for name, quality in ranges if quality > 0}
     # A client that merely admits anything has not asked for a stream.
     sse_asked = bool(named & {SSE, "text/*"})
+    renamed = {ours.encode(): offer.name.encode() for ours, offer in ((JSON, json), (NDJSON, ndjson))}
     return Accept(
-        carriage=_choose(json, sse, ndjson, sse_asked),
-        json_only=JSON in named and not sse and "*/*" not in named,
-        only_sse=sse > 0 and not json and not ndjson,
-        only_ndjson=ndjson > 0 and not json and not sse,
+        carriage=_choose(json.quality, sse.quality, ndjson.quality, sse_asked),
+        json_only=JSON in named and not sse.quality and "*/*" not in named,
+        both=json.quality > 0 and sse.quality > 0,
+        renamed={ours: theirs for ours, theirs in renamed.items() if ours != theirs} or _AS_IS,
     )
 
 
@@ -103,51 +109,34 @@ def _choose(json: float, sse: float, ndjson: float, sse_asked: bool) -> Carriage
     return Carriage.SSE if sse == best else Carriage.NDJSON
 
 
-def _admitted(ranges: list[tuple[str, float]], media: str) -> float:
-    """The quality of a media type: that of the most specific range that matches it, 0 where none does."""
-    for wanted in (media, media.partition("/")[0] + "/*", "*/*"):
+def _offer(ranges: Sequence[_Range], names: Sequence[str]) -> _Offer:
+    """Returns the best of a media type's names; the first, which is the usual one, of equals.
+
+    Another name counts only where it is named: whoever admits anything of a kind means the usual one.
+    """
+    usual, *others = names
+    offers = [_Offer(_admitted(ranges, usual), usual)]
+    offers += [_Offer(_named(ranges, (name,)), name) for name in others]
+    return max(offers, key=lambda offer: offer.quality)
+
+
+def _admitted(ranges: Sequence[_Range], media: str) -> float:
+    """Returns the quality of a media type: that of the most specific range that matches it, 0 where none does."""
+    return _named(ranges, (media, media.partition("/")[0] + "/*", "*/*"))
+
+
+def _named(ranges: Sequence[_Range], patterns: Sequence[str]) -> float:
+    for wanted in patterns:
         qualities = [quality for pattern, quality in ranges if pattern == wanted]
         if qualities:
             return max(qualities)
     return 0.0
 
 
-def _quality(media: _MediaType) -> float:
-    value = media.parameters.get("q", "1")
-    return float(value) if _QVALUE.fullmatch(value) else 0.0
-
-
-def _media_types(header: str) -> Iterator[_MediaType]:
-    """Reads a list of media types with parameters, in lower case; members that are malformed are passed over."""
-    position = 0
-    while position < len(header):
-        media, end = _media_type(header, position)
-        closed = _END.match(header, end)
-        if media is not None and closed is not None:
-            yield media
-            position = closed.end()
-        else:
-            skipped = _SKIP.match(header, position)
-            position = (skipped.end() if skipped else len(header)) + 1
-
-
-def _media_type(header: str, position: int) -> tuple[_MediaType | None, int]:
-    name = _TYPE.match(header, position)
-    if name is None:
-        return None, position
-    parameters: dict[str, str] = {}
-    position = name.end()
-    while (parameter := _PARAMETER.match(header, position)) is not None:
-        if parameter[1]:
-            parameters.setdefault(parameter[1].lower(), parameter[2])
-        position = parameter.end()
-    return _MediaType(name[1].lower(), name[2].lower(), parameters), position
-
-
 @lru_cache(_CACHE_SIZE)
 def _content_type_ok(value: str) -> bool:
-    media, end = _media_type(value, 0)
-    if media is None or value[end:].strip(" \t"):
+    media = only_member(value)
+    if media is None:
         return False
     charset = media.parameters.get("charset", "utf-8").strip('"').lower()
-    return media.kind == "application" and media.subtype in {"json", "json-rpc"} and charset in {"utf-8", "utf8"}
+    return media.name in _JSON_NAMES and charset in {"utf-8", "utf8"}

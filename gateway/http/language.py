@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 
+from gateway.http.weighted_list import members
 from gateway.settings import Locale
 
 # Longer headers are read each time, so that nobody can fill the cache with megabytes.
@@ -21,23 +22,9 @@ def preferred_locale(accept_language: str, default: Locale) -> Locale:
 def _preferred(accept_language: str, default: Locale) -> Locale:
     best: Locale = default
     best_quality = 0.0
-    for item in accept_language.lower().split(","):
-        tag, _, parameters = item.partition(";")
-        quality = _quality(parameters)
-        primary = tag.strip().partition("-")[0]
-        if quality > best_quality and primary in {"ko", "en", "*"}:
+    for member in members(accept_language):
+        primary = member.name.partition("-")[0]
+        if member.quality > best_quality and primary in {"ko", "en", "*"}:
             best = "ko" if primary == "ko" else "en" if primary == "en" else default
-            best_quality = quality
+            best_quality = member.quality
     return best
-
-
-def _quality(parameters: str) -> float:
-    """Returns the weight of a range: 1 without one, 0 (not wanted) for one that cannot be read."""
-    name, separator, value = parameters.partition("=")
-    if not separator or name.strip() != "q":
-        return 1.0
-    try:
-        quality = float(value)
-    except ValueError:
-        return 0.0
-    return quality if 0.0 <= quality <= 1.0 else 0.0

@@ -45,7 +45,12 @@ from gateway.http.accept import Accept, Carriage, accept, content_type_ok, singl
         ("application/json;q=0.000", None),
         ("application/jsonx, text/event-streamer", None),
         ("xapplication/json", None),
-        ("application/json-rpc", None),
+        ("application/json-rpc", Carriage.JSON),
+        ("application/json-rpc, text/event-stream", Carriage.LATE),
+        ("application/ndjson", Carriage.NDJSON),
+        ("application/jsonl", Carriage.NDJSON),
+        ("application/jsonl, application/json;q=0.5", Carriage.NDJSON),
+        ("application/jsonl;q=0", None),
         ("text/html", None),
         ("application", None),
         ("*/json", None),
@@ -56,30 +61,49 @@ def test_negotiation(header, carriage):
 
 
 @pytest.mark.parametrize(
-    ("header", "flags"),
+    ("header", "json_only", "both"),
     [
-        (None, (False, False, False)),
-        ("*/*", (False, False, False)),
-        ("application/json", (True, False, False)),
-        ("Application/JSON; charset=utf-8", (True, False, False)),
-        ("application/json, text/plain", (True, False, False)),
-        ("application/json, */*;q=0", (True, False, False)),
-        ("application/json, text/event-stream;q=0", (True, False, False)),
-        ("application/json;q=0, application/*", (False, False, True)),
-        ("application/*", (False, False, False)),
-        ("application/json, */*;q=0.1", (False, False, False)),
-        ("application/json, */*, text/event-stream;q=0", (False, False, False)),
-        ("application/json, text/*", (False, False, False)),
-        ("application/json, text/event-stream", (False, False, False)),
-        ("text/event-stream", (False, True, False)),
-        ("text/event-stream, text/html", (False, True, False)),
-        ("text/event-stream, application/json;q=0.1", (False, False, False)),
-        ("application/x-ndjson", (False, False, True)),
-        ("application/x-ndjson, text/event-stream;q=0.1", (False, False, False)),
+        (None, False, True),
+        ("*/*", False, True),
+        ("application/json", True, False),
+        ("Application/JSON; charset=utf-8", True, False),
+        ("application/json, text/plain", True, False),
+        ("application/json, */*;q=0", True, False),
+        ("application/json, text/event-stream;q=0", True, False),
+        ("application/json;q=0, application/*", False, False),
+        ("application/*", False, False),
+        ("application/json, */*;q=0.1", False, True),
+        ("application/json, */*, text/event-stream;q=0", False, False),
+        ("application/json, text/*", False, True),
+        ("application/json, text/event-stream", False, True),
+        ("text/event-stream", False, False),
+        ("text/event-stream, text/html", False, False),
+        ("text/event-stream, application/json;q=0.1", False, True),
+        ("application/x-ndjson", False, False),
+        ("application/x-ndjson, text/event-stream;q=0.1", False, False),
+        ("application/json-rpc", False, False),
     ],
 )
-def test_what_a_client_admits_alone(header, flags):
-    assert accept(header)[1:] == flags
+def test_which_forms_a_client_admits(header, json_only, both):
+    accepted = accept(header)
+    assert (accepted.json_only, accepted.both) == (json_only, both)
+
+
+@pytest.mark.parametrize(
+    ("header", "renamed"),
+    [
+        ("application/json-rpc", {b"application/json": b"application/json-rpc"}),
+        ("application/jsonl", {b"application/x-ndjson": b"application/jsonl"}),
+        ("application/ndjson", {b"application/x-ndjson": b"application/ndjson"}),
+        ("application/json-rpc, application/json", {}),
+        ("application/jsonl, application/x-ndjson", {}),
+        ("application/jsonl;q=0.5, application/x-ndjson", {}),
+        ("*/*", {}),
+        (None, {}),
+    ],
+)
+def test_a_client_is_answered_under_the_name_that_it_uses(header, renamed):
+    assert accept(header).renamed == renamed
 
 
 ranges = st.sampled_from(
