@@ -1,13 +1,16 @@
 """The application: its routes, its links to the registry service, and whether it is ready."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
+from gateway.failures.table import Failure
+from gateway.http.body import gathered
+from gateway.http.origin import check_host
 from gateway.mcp_endpoint import Document, Elsewhere, McpEndpoint
 from gateway.openapi import document
 from gateway.registry_client import RegistryClient
@@ -23,15 +26,37 @@ def create_app(settings: Settings) -> Starlette:
     app = Starlette(
         routes=[
             *(Route(path + slash, mcp) for path in settings.mcp_paths for slash in ("", "/")),
-            *(Route(path, answer, methods=["GET"]) for path, answer in health.items()),
+            *(Route(path, Health(mcp, answer), methods=["GET"]) for path, answer in health.items()),
             Route("/openapi.json", Document(mcp, document(settings)), methods=["GET"]),
             *(Route(path, Elsewhere(mcp, "METHOD_NOT_ALLOWED", allow=b"GET, HEAD")) for path in read_only),
-            Route("/{path:path}", Elsewhere(mcp, "PATH_NOT_FOUND")),
         ],
         lifespan=gateway.lifespan,
     )
+    app.router.redirect_slashes = False
+    app.router.default = Elsewhere(mcp, "PATH_NOT_FOUND")
     app.state.gateway = gateway
     return app
+
+
+class Health:
+    """The ASGI application behind a probe, which is neither counted nor logged.
+
+    Probes ask by address as well as by name; a web page that makes a browser ask under a name of its own is refused.
+    """
+
+    def __init__(self, endpoint: McpEndpoint, answer: Callable[[], Awaitable[Response]]) -> None:
+        self._allowed = endpoint.settings.allowed_hosts
+        self._answer = answer
+        self._refused = Elsewhere(endpoint, "HOST_NOT_ALLOWED")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            check_host(gathered(scope), self._allowed, any_address=True)
+        except Failure:
+            await self._refused(scope, receive, send)
+        else:
+            answer = await self._answer()
+            await answer(scope, receive, send)
 
 
 class Gateway:
@@ -50,11 +75,11 @@ class Gateway:
             yield
         await self.mcp.scans.close()
 
-    async def healthz(self, _request: Request) -> Response:
+    async def healthz(self) -> Response:
         """Says that the process is alive."""
         return JSONResponse({"status": "ok"})
 
-    async def readyz(self, _request: Request) -> Response:
+    async def readyz(self) -> Response:
         """Says whether calls could be served now, and what is in the way. Degraded: calls run, the rest fails."""
         if self.stopping:
             return JSONResponse({"status": "stopping"}, 503)

@@ -5,7 +5,6 @@ Content-Type 415, Accept 406 (a notification needs none), size 413, then the mes
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -36,6 +35,7 @@ from gateway.http.body import (
     whole_body,
 )
 from gateway.http.language import preferred_locale
+from gateway.http.origin import check_host, checked_origin, is_preflight, preflight_lines
 from gateway.mcp import jsonrpc
 from gateway.mcp.failed import failure_frame, protocol_frame
 from gateway.mcp.methods import KNOWN_METHODS, METHODS, SELF_AUTHENTICATED, one
@@ -51,14 +51,12 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import Record
 from gateway.telemetry.traces import Trace, accepted_id, continued_trace, fresh_ids, new_trace
 
-_CORS_REQUEST_HEADERS = (
-    b"authorization, content-type, accept, accept-language, last-event-id, mcp-method, mcp-name, mcp-protocol-version, "
-    b"mcp-session-id, traceparent, tracestate, x-mcp-env-scope, x-request-id"
-)
-_MIRRORED = re.compile(r"mcp-param-[a-z0-9!#$%&'*+.^_`|~-]+")
-_CORS_EXPOSED_HEADERS = b"WWW-Authenticate, Retry-After, X-Naru-Call-Id, X-Request-Id"
 _ACCEPTED = Reply(202)
 _MAX_SHOWN = 100
+_MAX_SESSION_SHOWN = 1024
+_NO_CODING = frozenset({"", "identity"})
+# What is wrong with a message itself, rather than with what it asks for.
+_UNREADABLE = frozenset({"PARSE_ERROR", "INVALID_REQUEST"})
 
 
 class Arrival(NamedTuple):
@@ -160,7 +158,7 @@ class McpEndpoint:
         except Failure as failure:
             return self._refusal(exchange, failure_frame(self.shapes, exchange.request, failure))
         except jsonrpc.ProtocolError as error:
-            return self._refusal(exchange, protocol_frame(exchange.request, error))
+            return self._refusal(exchange, self._protocol_frame(exchange, error))
         except ClientGone:
             exchange.record.outcome = "disconnected"
             return silence
@@ -169,13 +167,25 @@ class McpEndpoint:
         finally:
             self.answers.holds.discard(hold)
 
+    def _protocol_frame(self, exchange: Exchange, error: jsonrpc.ProtocolError) -> Frame:
+        """MCP answers a message that cannot be read with HTTP 400, and the other contracts with 200.
+
+        Their clients take one form of answer. Those of MCP take both, as it demands, or name a modern revision.
+        """
+        frame = protocol_frame(exchange.request, error)
+        request, accepted = exchange.request, exchange.arrival.accept
+        mcp = accepted.both or accepted.carriage is None or request.modern
+        return frame if mcp or error.reason not in _UNREADABLE else frame._replace(status=200)
+
     def _refusal(self, exchange: Exchange, frame: Frame) -> App:
         """Carries an error on HTTP 200 as the client has asked for, and HTTP errors as JSON for everybody."""
         record = exchange.record
-        carriage = Carriage(record.carriage)
-        if frame.status >= 400 or carriage in (Carriage.JSON, Carriage.LATE):
+        carriage = single(exchange.arrival.accept.carriage or Carriage.JSON)
+        if frame.status >= 400 or carriage is Carriage.JSON:
+            record.carriage = Carriage.JSON.value
             record.sent(frame)
             return _reply(exchange, frame)
+        record.carriage = carriage.value
         ending = partial(self._ending, exchange)
         observe = record.sent
         return Answer(self.answers, one(frame), carriage, cancel_on_disconnect=False, ending=ending, observe=observe)
@@ -186,43 +196,27 @@ class McpEndpoint:
             return self._other_method(exchange)
         return await self._dispatch(exchange)
 
-    def check_source(self, exchange: Exchange) -> None:
-        """Refuses what a web page could make a browser send (DNS rebinding), before anything else is looked at."""
+    def check_source(self, exchange: Exchange, *, any_address: bool = False) -> None:
+        """Refuses what a web page could make a browser send, before anything else is looked at."""
         headers = exchange.arrival.headers
-        host = text(headers, b"host").lower()
-        hosts = self.settings.allowed_hosts
-        if host not in hosts:
-            name, colon, port = host.rpartition(":")
-            if not colon or name not in hosts or not (port.isascii() and port.isdecimal()):
-                raise Failure("HOST_NOT_ALLOWED")
-        origin = headers.get(b"origin")
-        if origin is None:
-            return
-        if origin.decode("latin-1").lower() not in self.settings.allowed_origins:
-            raise Failure("ORIGIN_NOT_ALLOWED")
-        exchange.headers += (
-            (b"access-control-allow-origin", origin),
-            (b"access-control-expose-headers", _CORS_EXPOSED_HEADERS),
-            (b"vary", b"Origin"),
-        )
+        check_host(headers, self.settings.allowed_hosts, any_address=any_address)
+        exchange.headers += checked_origin(headers, self.settings.allowed_origins)
 
     def _other_method(self, exchange: Exchange) -> App:
-        scope, headers = exchange.arrival.scope, exchange.arrival.headers
-        if scope["method"] == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers:
-            exchange.headers += (
-                (b"access-control-allow-methods", b"POST"),
-                (b"access-control-allow-headers", _allowed_headers(headers)),
-                (b"access-control-max-age", b"600"),
-            )
+        if is_preflight(exchange.arrival.scope["method"], exchange.arrival.headers):
+            exchange.headers += preflight_lines(exchange.arrival.headers)
             return Reply(204)
         exchange.headers.append((b"allow", b"POST"))
-        raise Failure("METHOD_NOT_ALLOWED")
+        raise Failure("METHOD_NOT_ALLOWED", {"allow": "POST"})
 
     async def _dispatch(self, exchange: Exchange) -> App:
         arrival = exchange.arrival
         credential = credential_of(arrival.each(b"authorization"))
         if not content_type_ok(arrival.text(b"content-type") if b"content-type" in arrival.headers else None):
             raise Failure("UNSUPPORTED_MEDIA_TYPE")
+        if arrival.text(b"content-encoding").lower() not in _NO_CODING:
+            exchange.headers.append((b"accept-encoding", b"identity"))
+            raise Failure("UNSUPPORTED_MEDIA_TYPE", {"detail": "it has a Content-Encoding"})
         message = await self._message(exchange, credential.metadata)
         if isinstance(message, jsonrpc.Response):
             return await self._posted_response(exchange, message, credential.metadata)
@@ -339,6 +333,7 @@ class McpEndpoint:
             carriage=record.carriage,
             status=record.status,
             outcome=record.outcome,
+            session_id=exchange.arrival.text(b"mcp-session-id")[:_MAX_SESSION_SHOWN],
             client=client[0] if client else "",
             duration_ms=round(seconds * 1000, 3),
         )
@@ -347,6 +342,7 @@ class McpEndpoint:
 def _with_headers(exchange: Exchange, send: Send) -> Send:
     """Adds the request's own headers to its answer, and notes how it was answered."""
     record = exchange.record
+    renamed = exchange.arrival.accept.renamed
 
     async def sending(event: Event) -> None:
         if event["type"] == "http.response.start":
@@ -357,17 +353,12 @@ def _with_headers(exchange: Exchange, send: Send) -> Send:
                 record.carriage = (Carriage.SSE if streamed else Carriage.JSON).value
             if record.status == 401:
                 exchange.headers += challenges(exchange.arrival.each(b"authorization"))
+            if renamed:
+                headers = [(name, renamed.get(value, value)) for name, value in headers]
             event["headers"] = [*headers, *exchange.headers]
         await send(event)
 
     return sending
-
-
-def _allowed_headers(headers: Headers) -> bytes:
-    """Lists the headers that a page may send: those we read, and the arguments that MCP mirrors there."""
-    wanted = text(headers, b"access-control-request-headers").lower().split(",")
-    mirrored = [name.strip().encode() for name in wanted if _MIRRORED.fullmatch(name.strip())]
-    return b", ".join([_CORS_REQUEST_HEADERS, *mirrored])
 
 
 def _reply(exchange: Exchange, frame: Frame) -> Reply:
@@ -388,9 +379,10 @@ class Elsewhere:
 
     async def _answer(self, exchange: Exchange) -> App:
         self._endpoint.check_source(exchange)
-        if self._allow:
-            exchange.headers.append((b"allow", self._allow))
-        raise Failure(self._reason)
+        if not self._allow:
+            raise Failure(self._reason)
+        exchange.headers.append((b"allow", self._allow))
+        raise Failure(self._reason, {"allow": self._allow.decode()})
 
 
 class Document:

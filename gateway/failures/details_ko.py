@@ -48,6 +48,8 @@ DETAILS: Mapping[str, str] = {
     "the mcp-method header is not the method of the body": "mcp-method 헤더가 본문의 method와 다릅니다",
     "the mcp-name header is not {} of the body": "mcp-name 헤더가 본문의 {}와(과) 다릅니다",
     "the protocol version is not served": "제공하지 않는 버전입니다",
+    "it has a Content-Encoding": "Content-Encoding이 있습니다",
+    "Host must be one host, with a port or without": "Host는 호스트 하나여야 하고, 포트는 있어도 없어도 됩니다",
     "more than one Authorization header": "Authorization 헤더가 둘 이상입니다",
     "it holds characters that are not visible ASCII": "보이는 ASCII가 아닌 문자가 있습니다",
     "the credential is missing": "인증 정보가 비어 있습니다",

@@ -56,14 +56,17 @@ EN: Mapping[str, Sentences] = {
         ("Requests from this Origin are not taken.",),
         "Send it from an allowed origin, or ask the operator about GATEWAY_ALLOWED_ORIGINS.",
     ),
-    "METHOD_NOT_ALLOWED": Sentences(("This address takes POST only.",), "Send it as POST."),
+    "METHOD_NOT_ALLOWED": Sentences(
+        ("This address takes {allow} only.", "This address does not take this method."),
+        "Send it with a method that the Allow header names.",
+    ),
     "NOT_ACCEPTABLE": Sentences(
         ("Nothing that the Accept header admits can be produced.",),
         "Put application/json, text/event-stream or application/x-ndjson into Accept.",
     ),
     "UNSUPPORTED_MEDIA_TYPE": Sentences(
-        ("The Content-Type is not JSON in UTF-8.",),
-        "Send Content-Type: application/json.",
+        ("The body cannot be read ({detail}).", "The Content-Type is not JSON in UTF-8."),
+        "Send Content-Type: application/json, and no Content-Encoding.",
     ),
     "BODY_TOO_LARGE": Sentences(
         ("The request body is too large (at most {limit_bytes} bytes).", "The request body is too large."),

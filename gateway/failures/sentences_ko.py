@@ -53,14 +53,17 @@ KO: Mapping[str, Sentences] = {
         ("이 Origin에서 온 요청은 받지 않습니다.",),
         "허용된 출처에서 보내거나, 운영자에게 GATEWAY_ALLOWED_ORIGINS 설정을 요청하세요.",
     ),
-    "METHOD_NOT_ALLOWED": Sentences(("이 주소는 POST만 받습니다.",), "POST로 보내세요."),
+    "METHOD_NOT_ALLOWED": Sentences(
+        ("이 주소는 {allow}만 받습니다.", "이 주소는 이 메서드를 받지 않습니다."),
+        "Allow 헤더에 있는 메서드로 보내세요.",
+    ),
     "NOT_ACCEPTABLE": Sentences(
         ("Accept 헤더가 허용하는 형식으로 답할 수 없습니다.",),
         "Accept에 application/json, text/event-stream, application/x-ndjson 중 하나를 넣으세요.",
     ),
     "UNSUPPORTED_MEDIA_TYPE": Sentences(
-        ("Content-Type이 UTF-8 JSON이 아닙니다.",),
-        "Content-Type을 application/json으로 보내세요.",
+        ("본문을 읽을 수 없습니다. ({detail})", "Content-Type이 UTF-8 JSON이 아닙니다."),
+        "Content-Type을 application/json으로 하고 Content-Encoding 없이 보내세요.",
     ),
     "BODY_TOO_LARGE": Sentences(
         ("요청 본문이 너무 큽니다. (최대 {limit_bytes}바이트)", "요청 본문이 너무 큽니다."),

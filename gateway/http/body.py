@@ -1,7 +1,7 @@
 """What ASGI leaves to its applications: header look-ups, whole replies, bodies with a limit."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -38,21 +38,28 @@ def gathered(scope: Scope) -> Headers:
 
 
 def text(headers: Headers, name: bytes) -> str:
-    """Returns a header's value, empty where there is none."""
-    return headers.get(name, b"").decode("latin-1").strip(" \t")
-
-
-def values(raw: Iterable[tuple[bytes, bytes]], name: bytes) -> list[str]:
-    """Returns every value of a header, white space around it removed. `raw` is the ASGI list, `name` in lower case."""
-    return [value.strip(b" \t").decode("latin-1") for key, value in raw if key == name]
+    """Returns a header's value, empty where there is none. What is said twice alike counts once."""
+    value = headers.get(name, b"").decode("latin-1").strip(" \t")
+    return _once(value) if "," in value else value
 
 
 def each(scope: Scope, headers: Headers, name: bytes) -> Sequence[str]:
-    """Returns the value of every line of a header that may come once only."""
+    """Returns the values of a header that may come once only: more than one where the lines differ.
+
+    Proxies join lines with a comma, so that one line may hold the same value twice as well.
+    """
     value = headers.get(name)
     if value is None:
         return ()
-    return values(scope["headers"], name) if b"," in value else (value.decode("latin-1").strip(" \t"),)
+    only = text(headers, name)
+    if b"," not in value or "," not in only:
+        return (only,)
+    return tuple(dict.fromkeys(line.strip(b" \t").decode("latin-1") for key, line in scope["headers"] if key == name))
+
+
+def _once(value: str) -> str:
+    parts = {part.strip(" \t") for part in value.split(",")}
+    return parts.pop() if len(parts) == 1 else value
 
 
 async def whole_body(headers: Headers, receive: Receive, limit: int) -> bytes:

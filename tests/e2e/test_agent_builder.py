@@ -194,11 +194,11 @@ async def test_two_active_versions_run_nothing(pair: Pair):
 @pytest.mark.parametrize(
     ("body", "status", "code", "reason"),
     [
-        ("{", 400, -32700, "PARSE_ERROR"),
-        ('{"id":9,"method":"tools/list"}', 400, -32600, "INVALID_REQUEST"),
-        ('{"jsonrpc":"1.0","id":9,"method":"tools/list"}', 400, -32600, "INVALID_REQUEST"),
-        ('{"jsonrpc":"2.0","id":9}', 400, -32600, "INVALID_REQUEST"),
-        ('{"jsonrpc":"2.0","id":9,"method":5}', 400, -32600, "INVALID_REQUEST"),
+        ("{", 200, -32700, "PARSE_ERROR"),
+        ('{"id":9,"method":"tools/list"}', 200, -32600, "INVALID_REQUEST"),
+        ('{"jsonrpc":"1.0","id":9,"method":"tools/list"}', 200, -32600, "INVALID_REQUEST"),
+        ('{"jsonrpc":"2.0","id":9}', 200, -32600, "INVALID_REQUEST"),
+        ('{"jsonrpc":"2.0","id":9,"method":5}', 200, -32600, "INVALID_REQUEST"),
         ('{"jsonrpc":"2.0","id":9,"method":"tools/run"}', 200, -32601, "METHOD_NOT_FOUND"),
         ('{"jsonrpc":"2.0","id":9,"method":"server/discover"}', 200, -32601, "METHOD_NOT_FOUND"),
         ('{"jsonrpc":"2.0","id":9,"method":"tools/call"}', 200, -32602, "INVALID_PARAMS"),

@@ -271,8 +271,7 @@ async def test_meta_has_to_be_an_object(pair: Pair):
         [("Mcp-Method", "")],
         [("Mcp-Method", "tools/call")],
         [("Mcp-Method", "Tools/List")],
-        [("Mcp-Method", "tools/list"), ("Mcp-Method", "tools/list")],
-        [("MCP-Protocol-Version", "2026-07-28"), ("MCP-Protocol-Version", "2026-07-28")],
+        [("Mcp-Method", "tools/list"), ("Mcp-Method", "tools/call")],
         [("MCP-Protocol-Version", "2026-07-28"), ("MCP-Protocol-Version", "2025-11-25")],
     ],
     ids=str,
@@ -313,7 +312,7 @@ async def test_the_name_header(pair: Pair):
         reply = await post_modern(pair, params, ("Mcp-Name", value), method="tools/call")
         assert reply.result["structuredContent"] == {"a": 1}, value
     for values in (
-        [""], [tool.name.upper()], ["other"], [sentinel("other")], [tool.name, tool.name],
+        [""], [tool.name.upper()], ["other"], [sentinel("other")], [tool.name, "other"],
         [sentinel(tool.name).replace("base64", "BASE64")], [sentinel(tool.name)[:-2]],
         [f"=?base64?{'*' * 8}?="], ["=?base64?=?="],
     ):  # fmt: skip
@@ -325,7 +324,7 @@ async def test_the_name_header(pair: Pair):
 async def test_the_order_of_the_ladder(pair: Pair):
     """Each request has every fault from its step on; the earliest step speaks."""
     bad_version: Meta = {VERSION_META: "2099-01-01", CAPABILITIES_META: {}}
-    repeated: list[Header] = [("Mcp-Method", "a"), ("Mcp-Method", "a"), ("MCP-Protocol-Version", "2099-01-01")]
+    repeated: list[Header] = [("Mcp-Method", "a"), ("Mcp-Method", "b"), ("MCP-Protocol-Version", "2099-01-01")]
     check_refusal(await post_modern(pair, {}, *repeated, method="no/such"), -32020, "HEADER_MISMATCH")
     check_refusal(
         await post_modern(pair, {}, ("Mcp-Method", "a"), ("MCP-Protocol-Version", "2099-01-01"), method="no/such"),

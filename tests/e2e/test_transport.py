@@ -246,7 +246,7 @@ async def test_spelling_of_the_scheme(pair: Pair):
 @pytest.mark.parametrize(
     "header",
     [b"Bearer \xff", "Basic 안녕", "Bearer 안녕".encode("euc-kr"), "Basic", "Bearer ", "Basic !!!!", "Basic YT!pi",
-     "Basic a b", "Basic a", "Basic +_+_", "Basic YTpi, Basic YTpi"],
+     "Basic a b", "Basic a", "Basic +_+_", "Basic YTpi, Basic YTo="],
     ids=repr,
 )  # fmt: skip
 async def test_a_damaged_header_is_400(pair: Pair, header: str | bytes):
@@ -254,7 +254,7 @@ async def test_a_damaged_header_is_400(pair: Pair, header: str | bytes):
 
 
 async def test_two_headers_are_400(pair: Pair):
-    for second in (pair.credential.basic, "Bearer x"):
+    for second in ("Basic YTpi", "Bearer x"):
         check_http_error(await status_with(pair, pair.credential.basic, second), 400, "AUTHORIZATION_MALFORMED")
 
 

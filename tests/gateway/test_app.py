@@ -50,11 +50,7 @@ class TestHostAndOrigin:
                 "127.0.0.1.evil.example",
                 "",
                 "[::2]",
-                "a, b",
-                "[::1]:x",
-                "localhost:",
             ),
-            *("127.0.0.1:evil", "127.0.0.1:1@evil.example", "127.0.0.1:1, evil.example"),
         ],
     )
     async def test_a_foreign_host(self, gateway, script, host):
@@ -62,9 +58,17 @@ class TestHostAndOrigin:
         assert (answer.status, reason_of(answer)) == (421, "HOST_NOT_ALLOWED")
         assert "id" not in answer.json
 
-    async def test_two_hosts(self, gateway, script):
-        answer = await post(gateway, PING, Host=["127.0.0.1", "127.0.0.1"])
-        assert (answer.status, reason_of(answer)) == (421, "HOST_NOT_ALLOWED")
+    @pytest.mark.parametrize(
+        "host",
+        [
+            *("a, b", "[::1]:x", "localhost:", "127.0.0.1:evil", "127.0.0.1:1@evil.example"),
+            "127.0.0.1:1, evil.example",
+            ["127.0.0.1", "127.0.0.1"],
+        ],
+    )
+    async def test_what_is_not_one_host(self, gateway, script, host):
+        answer = await post(gateway, PING, Host=host)
+        assert (answer.status, reason_of(answer)) == (400, "INVALID_REQUEST")
 
     @pytest.mark.parametrize(
         "host", ["127.0.0.1:1234", "LOCALHOST", "[::1]:80", "Gateway.Example", "gateway.example:443"]

@@ -68,7 +68,7 @@ class Reply(NamedTuple):
         """The JSON-RPC messages, however they were carried."""
         if self.media_type == "text/event-stream":
             return [event.message for event in self.events if event.data]
-        if self.media_type == "application/x-ndjson":
+        if self.media_type in ("application/x-ndjson", "application/jsonl"):
             return [json.loads(line) for line in self.body.split(b"\n") if line]
         return [self.json]
 

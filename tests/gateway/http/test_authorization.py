@@ -134,11 +134,10 @@ async def test_row_12_no_value(gateway, script, value):
 @pytest.mark.parametrize(
     "value",
     [
-        [CREDENTIAL, CREDENTIAL],
         [CREDENTIAL, f"Bearer {ID_SECRET}"],
         ["Negotiate abc", CREDENTIAL],
-        [f"{CREDENTIAL}, {CREDENTIAL}"],
-        [f"{CREDENTIAL},{CREDENTIAL}"],
+        [f"{CREDENTIAL}, Basic YTpi"],
+        [f"{CREDENTIAL},{CREDENTIAL} x"],
     ],
 )
 async def test_row_13_two_credentials(gateway, script, value):

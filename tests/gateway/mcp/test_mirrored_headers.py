@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.body import values
+from gateway.http.body import each, gathered
 from gateway.mcp.jsonrpc import Message, ProtocolError, decode
 from gateway.mcp.mirrored_headers import Mirrored, check_modern, decode_value
 from gateway.mcp.params import meta_of
@@ -32,7 +32,8 @@ def headers(
 ) -> Mirrored:
     mirrored = [(b"mcp-protocol-version", version), (b"mcp-method", method), (b"mcp-name", name)]
     raw = [(b"host", b"x"), *((key, value) for key, value in mirrored if value is not None), *more]
-    return Mirrored(*(values(raw, key) for key, _ in mirrored))
+    scope = {"headers": raw}
+    return Mirrored(*(each(scope, gathered(scope), key) for key, _ in mirrored))
 
 
 READ = request(method="resources/read", params='"uri":"a://b"')
@@ -66,9 +67,12 @@ def test_a_good_request_passes():
     ("raw", "message", "expected"),
     [
         # Repeated routing headers come before everything.
-        (headers((b"mcp-protocol-version", b"2026-07-28")), request(meta=""), "HEADER_MISMATCH"),
-        (headers((b"mcp-method", b"tools/call")), request(meta=""), "HEADER_MISMATCH"),
-        (headers((b"mcp-name", b"echo")), request(meta=""), "HEADER_MISMATCH"),
+        (headers((b"mcp-protocol-version", b"2025-11-25")), request(meta=""), "HEADER_MISMATCH"),
+        (headers((b"mcp-method", b"tools/list")), request(meta=""), "HEADER_MISMATCH"),
+        (headers((b"mcp-name", b"other")), request(meta=""), "HEADER_MISMATCH"),
+        # What is said twice alike counts once.
+        (headers((b"mcp-protocol-version", b"2026-07-28")), request(), None),
+        (headers((b"mcp-method", b"tools/call"), (b"mcp-name", b"echo")), request(), None),
         # Then what _meta has to hold, before any header is compared.
         (headers(), request(meta=""), "INVALID_PARAMS"),
         (headers(), request(meta=CAPABLE), "INVALID_PARAMS"),
