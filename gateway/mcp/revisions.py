@@ -54,7 +54,7 @@ def identify(versions: Sequence[str], meta: Meta, method: str = "", *, json_only
     if not versions:
         return _MODERN if meta.claims_version else _UNNAMED
     named = _NAMED.get(versions[0])
-    if named is None and method == "initialize" and not meta.claims_version:
+    if named is None and method == "initialize" and versions[0] != LATEST and not meta.claims_version:
         return _UNNAMED  # the handshake negotiates in its body, whatever revision the client hopes for
     if named is None or len(set(versions)) > 1:
         return _MODERN

@@ -173,8 +173,9 @@ async def test_arguments_that_break_the_schema(pair: Pair, speaker: Speaker, as_
 async def test_an_unknown_version_in_the_header_is_refused(pair: Pair):
     for revision in ("1999-01-01", "2025-11-26", "2099-01-01", "draft"):
         reply = await pair.ask(LEGACY._replace(revision=revision), "tools/list")
-        # It is taken for a modern client, which has forgotten its `_meta`.
-        assert (reply.status, reply.error["code"], reply.json["id"]) == (400, -32602, 1)
+        assert (reply.status, reply.error["code"], reply.json["id"]) == (400, -32022, 1)
+        data = reply.error["data"]
+        assert (data["requested"], data["supported"]) == (revision, SERVED)
 
 
 # 2026-07-28
@@ -328,6 +329,10 @@ async def test_the_order_of_the_ladder(pair: Pair):
     check_refusal(await post_modern(pair, {}, *repeated, method="no/such"), -32020, "HEADER_MISMATCH")
     check_refusal(
         await post_modern(pair, {}, ("Mcp-Method", "a"), ("MCP-Protocol-Version", "2099-01-01"), method="no/such"),
+        -32022, "UNSUPPORTED_PROTOCOL_VERSION",
+    )  # fmt: skip
+    check_refusal(
+        await post_modern(pair, {}, ("Mcp-Method", "a"), method="no/such"),
         -32602, "INVALID_PARAMS",
     )  # fmt: skip
     check_refusal(

@@ -157,7 +157,7 @@ async def test_a_bad_name_is_refused(client):
     for name in ("New Tool", "a/b", "x" * 129, ".", "..", "echo\n", "", "a\x00"):
         code, reason, facts = await failing(client.create(name))
         assert (code, reason, facts["field"]) == ("INVALID_ARGUMENT", "REQUEST_INVALID", "tool")
-        unknown = ("NOT_FOUND", "TOOL_NOT_FOUND", {"tool": name[:64]})
+        unknown = ("NOT_FOUND", "TOOL_NOT_FOUND", {"tool": name[:128]})
         assert await failing(client.admin("GetTool", name=name)) == unknown
 
 

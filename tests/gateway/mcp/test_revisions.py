@@ -73,7 +73,12 @@ def test_who_is_asking(versions, accepted, meta, dialect):
     assert identify(versions, meta, json_only=accepted.json_only) == dialect
 
 
-@pytest.mark.parametrize("version", ["2026-05-11", "2026-07-28", "2099-01-01", "nonsense", ""])
+@pytest.mark.parametrize("accepted", [BOTH, ANY, SSE, NDJSON])
+def test_there_is_no_handshake_in_the_modern_era(accepted):
+    assert identify(["2026-07-28"], NO_META, "initialize", json_only=accepted.json_only) == MODERN
+
+
+@pytest.mark.parametrize("version", ["2026-05-11", "2099-01-01", "nonsense", ""])
 @pytest.mark.parametrize("accepted", [BOTH, ANY, SSE, NDJSON])
 def test_a_handshake_negotiates_in_its_body_whatever_its_header_says(version, accepted):
     assert identify([version], NO_META, "initialize", json_only=accepted.json_only) == legacy("2025-03-26", named=False)
