@@ -69,6 +69,7 @@ DETAILS: Mapping[str, str] = {
     "nested too deep": "중첩이 너무 깊음",
     "a duplicate key": "같은 키가 두 번 있음",
     "a number of too many digits": "숫자가 너무 긺",
+    "a number out of range": "범위를 벗어난 숫자",
     "not the shape that is due, at {}": "정해진 형식이 아님: {}",
     "structured content violates outputSchema at {}": "outputSchema에 맞지 않음: {}",
     "no structured content, which outputSchema demands": "outputSchema가 있는데 구조화된 결과가 없음",

@@ -46,7 +46,7 @@ def _filled(templates: Sequence[str], facts: Mapping[str, object]) -> str:
 
 
 # Details of the registry that say that nothing was sent, and nothing ever will be.
-_MISCONFIGURED = frozenset({"address not allowed", "secret not available"})
+_MISCONFIGURED = frozenset({"address not allowed", "secret not available", "certificate not trusted", "no TLS"})
 
 
 # The endpoint has done nothing yet, and says so.

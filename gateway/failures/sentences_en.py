@@ -137,7 +137,7 @@ EN: Mapping[str, Sentences] = {
         ),
         "Check whether the tool has done its work before you decide to call it again.",
         "Call it again with the same arguments in a moment.",
-        "The tool was not asked. Ask the operator to mend its address or its secret.",
+        "The tool was not asked. Ask the operator to mend its address, its certificate or its secret.",
     ),
     "TOOL_TIMED_OUT": Sentences(
         (

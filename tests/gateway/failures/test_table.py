@@ -172,6 +172,15 @@ class TestDescribe:
         assert korean in describe("TOOL_HTTP_ERROR", facts, KO)[1]["next_action"]
         assert english in describe("TOOL_HTTP_ERROR", facts, EN)[1]["next_action"]
 
+    @pytest.mark.parametrize(
+        "detail", ["address not allowed", "secret not available", "certificate not trusted", "no TLS"]
+    )
+    def test_what_only_an_operator_can_mend_is_said_to_be_that(self, detail):
+        facts = {"detail": detail, "safe_to_retry": False}
+        assert "운영자" in describe("TOOL_UNREACHABLE", facts, KO)[1]["next_action"]
+        assert "Ask the operator" in describe("TOOL_UNREACHABLE", facts, EN)[1]["next_action"]
+        assert "operator" not in describe("TOOL_UNREACHABLE", {"detail": "no connection"}, EN)[1]["next_action"]
+
     def test_a_fact_cannot_stretch_a_sentence(self):
         text, _ = describe("TOOL_NOT_FOUND", {"tool": "x" * 10_000}, KO)
         assert len(text) < 200
