@@ -24,9 +24,10 @@ from registry_service.errors import (
 from registry_service.identity.caller import CALLER
 from registry_service.identity.credentials import LIVE_SECRETS, digest, new_client_id, new_secret
 from registry_service.identity.plans import Plan
+from registry_service.ledger.usage import usage_of_month
 from registry_service.rpc.pagination import PageTokens, page_size, timestamp
 from registry_service.storage.database import Database
-from registry_service.storage.models import Account, Secret, Usage, now_micros
+from registry_service.storage.models import Account, Secret, now_micros
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -147,17 +148,22 @@ class AccountsServicer(accounts_pb2_grpc.AccountsServicer):
         self, request: accounts_pb2.GetUsageRequest, context: Context
     ) -> accounts_pb2.GetUsageResponse:
         month = _month(request.month)
-        client_id = await self._whose_usage(request.client_id)
-        # Each period by name, and no range: collations of PostgreSQL differ on how `-` sorts.
-        periods = [month, *(f"{month}-{day:02}" for day in range(1, 32))]
-        async with self._database.sessions() as session:
-            await _find(session, client_id)
-            rows = await session.scalars(select(Usage).where(Usage.client_id == client_id, Usage.period.in_(periods)))
-            counters = sorted((row.period, row.lane, row.calls) for row in rows)
+        client_id = None
+        if request.all_accounts:
+            if not CALLER.get().admin:
+                raise TokenInvalidError("the usage of all accounts needs the admin token")
+        else:
+            client_id = await self._whose_usage(request.client_id)
+            async with self._database.sessions() as session:
+                await _find(session, client_id)
+        counted = await usage_of_month(self._database, month, client_id, by_tool=request.by_tool)
         counter = accounts_pb2.GetUsageResponse.Counter
         return accounts_pb2.GetUsageResponse(
-            client_id=client_id,
-            counters=[counter(period=period, lane=lane, calls=calls) for period, lane, calls in counters],
+            client_id=client_id or "",
+            counters=[
+                counter(period=period, lane=lane, tool=tool, calls=calls)
+                for (period, lane, tool), calls in counted.items()
+            ],
         )
 
     async def _whose_usage(self, requested: str) -> str:

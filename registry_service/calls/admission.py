@@ -130,6 +130,7 @@ def _admission(call: Call, ready: Ready) -> Admission:
         request_id=call.rpc.jsonrpc_id,
         revision=ready.revision,
         create_time=now_micros(),
+        trial=ready.trial,
     )
 
 

@@ -167,7 +167,14 @@ class Calls:
             until = min(until, told_by)
         try:
             async with asyncio.timeout_at(until):
-                await self._ledger.settle(call.call_id, outcome.state, outcome.reason)
+                await self._ledger.settle(
+                    call.call_id,
+                    outcome.state,
+                    outcome.reason,
+                    seconds=outcome.seconds,
+                    http_status=outcome.http_status,
+                    detail=outcome.detail,
+                )
         except TimeoutError:
             raise _unknown(call, ready, "the outcome could not be recorded in time") from outcome.error
 

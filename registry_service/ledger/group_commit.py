@@ -100,7 +100,7 @@ class GroupCommit:
         self._wake.set()
 
     def settle_as_cancelled(self, call_id: str) -> None:
-        self.settle(Settlement(execution_pb2.Call.CANCELLED, 0, now_micros(), call_id, None))
+        self.settle(Settlement(execution_pb2.Call.CANCELLED, 0, now_micros(), None, 0, "", call_id, None))
 
     async def close(self) -> None:
         """Writes what is waiting, with one more attempt if the database is away, and gives up the rest."""

@@ -34,16 +34,20 @@ class Entry(NamedTuple):
     session_id: str
     request_id: str
     create_time: int
+    trial: bool
     revision: int
     admitted: "Future[bool]"
 
 
 class Settlement(NamedTuple):
-    """One outcome, and who waits for its recording, if anybody."""
+    """One outcome, and who waits for its recording, if anybody. `duration` is in microseconds."""
 
     state: int
     reason: int
     settle_time: int
+    duration: int | None
+    http_status: int
+    detail: str
     call_id: str
     settled: "Future[None] | None"
 

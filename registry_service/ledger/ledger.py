@@ -43,6 +43,7 @@ class Admission:
     request_id: str
     revision: int
     create_time: int
+    trial: bool = False
 
 
 # What `new_call_id` makes.
@@ -107,6 +108,7 @@ class Ledger:
                 admission.session_id,
                 admission.request_id,
                 admission.create_time,
+                admission.trial,
                 admission.revision,
                 admitted,
             )
@@ -119,7 +121,16 @@ class Ledger:
                 self._writer.settle_as_cancelled(admission.call_id)
             raise
 
-    async def settle(self, call_id: str, state: int, reason: int = 0) -> None:
+    async def settle(
+        self,
+        call_id: str,
+        state: int,
+        reason: int = 0,
+        *,
+        seconds: float | None = None,
+        http_status: int = 0,
+        detail: str = "",
+    ) -> None:
         """Records the outcome of an admitted call, durably, once; a call that is settled already keeps its outcome.
 
         Waits as long as the database is away. A caller that is cancelled need do nothing: the outcome will be recorded.
@@ -128,6 +139,9 @@ class Ledger:
             call_id: of a call that `admit()` has returned True for.
             state: a value of the contract's `Call.State`, but RUNNING.
             reason: a value of the contract's `Reason`; 0 means none.
+            seconds: how long it ran; None where nobody knows.
+            http_status: the endpoint's; 0 where it sent none.
+            detail: what went wrong, in a few words.
 
         Raises:
             CallOutcomeUnknownError: the ledger was closed before the outcome could be recorded.
@@ -135,7 +149,10 @@ class Ledger:
         if not self._writer.is_running:
             raise CallOutcomeUnknownError("the ledger is closed", call_id=call_id)
         settled: Future[None] = asyncio.get_running_loop().create_future()
-        self._writer.settle(Settlement(state, reason, now_micros(), call_id, settled))
+        duration = None if seconds is None else round(seconds * 1_000_000)
+        self._writer.settle(
+            Settlement(state, reason, now_micros(), duration, http_status, _kept(detail), call_id, settled)
+        )
         await settled
 
     async def close(self) -> None:
@@ -153,6 +170,11 @@ class Ledger:
                 _log.warning("calls of dead processes were not looked for", error=type(error).__name__)
             except Exception:  # noqa: BLE001 -- the supervisor of the sweeps: logged, and tried again
                 _log.exception("calls of dead processes were not looked for")
+
+
+def _kept(text: str) -> str:
+    """Returns the text as every database can hold it."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def _journal(database: Database) -> Journal:

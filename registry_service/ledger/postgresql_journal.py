@@ -23,9 +23,10 @@ _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClie
 _FUNCTION = """
 CREATE FUNCTION pg_temp.write_group(
     owner text, call_ids text[], client_ids text[], tools text[], versions text[], lanes text[], session_ids text[],
-    request_ids text[], create_times bigint[], revisions bigint[],
+    request_ids text[], create_times bigint[], trials boolean[], revisions bigint[],
     counted_revisions bigint[], counted_clients text[], counted_lanes text[], counted_periods text[], counts bigint[],
-    late_states smallint[], late_reasons smallint[], late_times bigint[], late_ids text[]
+    late_states smallint[], late_reasons smallint[], late_times bigint[], durations bigint[], statuses smallint[],
+    details text[], late_ids text[]
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     current bigint;
@@ -33,16 +34,20 @@ BEGIN
     PERFORM pg_advisory_xact_lock_shared({}, {});
     SELECT revision INTO STRICT current FROM catalog_revision;
     IF current = ANY (revisions) THEN
-        INSERT INTO calls (call_id, client_id, tool, version, lane, session_id, request_id, create_time, executor,
-            state, reason)
-        SELECT call_id, client_id, tool, version, lane, session_id, request_id, create_time, owner, 1, 0
-        FROM unnest(call_ids, client_ids, tools, versions, lanes, session_ids, request_ids, create_times, revisions)
-            AS entry (call_id, client_id, tool, version, lane, session_id, request_id, create_time, decided)
+        INSERT INTO calls (call_id, client_id, tool, version, lane, session_id, request_id, create_time, trial,
+            executor, state, reason)
+        SELECT call_id, client_id, tool, version, lane, session_id, request_id, create_time, trial,
+            owner, 1, 0
+        FROM unnest(call_ids, client_ids, tools, versions, lanes, session_ids, request_ids, create_times, trials,
+            revisions)
+            AS entry (call_id, client_id, tool, version, lane, session_id, request_id, create_time, trial, decided)
         WHERE decided = current;
     END IF;
     IF cardinality(late_ids) > 0 THEN
-        UPDATE calls SET state = late.state, reason = late.reason, settle_time = late.settle_time
-        FROM unnest(late_states, late_reasons, late_times, late_ids) AS late (state, reason, settle_time, call_id)
+        UPDATE calls SET state = late.state, reason = late.reason, settle_time = late.settle_time,
+            duration = late.duration, http_status = late.http_status, detail = late.detail
+        FROM unnest(late_states, late_reasons, late_times, durations, statuses, details, late_ids)
+            AS late (state, reason, settle_time, duration, http_status, detail, call_id)
         WHERE calls.call_id = late.call_id AND calls.state IN (1, 6);
     END IF;
     IF current = ANY (revisions) THEN
@@ -58,7 +63,7 @@ BEGIN
 END
 $$
 """.format(*CATALOG_LOCK)  # noqa: S608 -- two numbers of ours
-_WRITE = "SELECT pg_temp.write_group({})".format(", ".join(f"${n}" for n in range(1, 20)))
+_WRITE = "SELECT pg_temp.write_group({})".format(", ".join(f"${n}" for n in range(1, 24)))
 _FIND = "SELECT call_id FROM calls WHERE call_id = ANY($1::text[])"
 # Whoever holds a lock for longer than this does not hold up the calls of others: they are refused.
 _LIMITS = {"lock_timeout": "2000", "statement_timeout": "10000"}
@@ -142,14 +147,14 @@ class PostgresqlJournal:
 
 def _columns(entries: Sequence[Entry], settlements: Sequence[Settlement]) -> list[Sequence[Any]]:
     """Returns the arguments of the function after the executor: a list for each column."""
-    rows = list(zip(*entries, strict=True))[:9] if entries else [()] * 9
+    rows = list(zip(*entries, strict=True))[:10] if entries else [()] * 10
     counted = [
         (revision, *counter)
-        for revision in sorted(set(rows[8]))
+        for revision in sorted(set(rows[9]))
         for counter in usage([entry for entry in entries if entry.revision == revision])
     ]
     counts = list(zip(*counted, strict=True)) if counted else [()] * 5
-    outcomes = list(zip(*settlements, strict=True))[:4] if settlements else [()] * 4
+    outcomes = list(zip(*settlements, strict=True))[:7] if settlements else [()] * 7
     return [*rows, *counts, *outcomes]
 
 

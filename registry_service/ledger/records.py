@@ -9,8 +9,8 @@ from registry_service.ledger.ledger import CALL_ID
 from registry_service.storage.database import Database
 from registry_service.storage.models import Call
 
-# A call's id begins with the time of its request, and its admission follows within seconds. Both are in milliseconds.
-_ID_SLACK = 3_600_000
+# A call's id begins with the time of its request, and its admission follows within seconds. In milliseconds.
+_HOUR = 3_600_000
 _LAST_TIME = 16**12 - 1
 
 
@@ -48,15 +48,15 @@ class Records:
         equal = wanted._replace(since=None, until=None)._asdict()
         query = query.filter_by(**{name: value for name, value in equal.items() if value})
         if wanted.since is not None:
-            query = query.where(Call.create_time >= wanted.since, Call.call_id >= _id_of(wanted.since, -_ID_SLACK))
+            query = query.where(Call.create_time >= wanted.since, Call.call_id >= id_at(wanted.since, -1))
         if wanted.until is not None:
-            query = query.where(Call.create_time < wanted.until, Call.call_id < _id_of(wanted.until, _ID_SLACK))
+            query = query.where(Call.create_time < wanted.until, Call.call_id < id_at(wanted.until, 1))
         if before is not None:
             query = query.where(Call.call_id < before)
         async with self._database.sessions() as session:
             return (await session.scalars(query)).all()
 
 
-def _id_of(micros: int, slack: int) -> str:
-    """Returns how ids of calls begin at a time."""
-    return f"{min(max(micros // 1000 + slack, 0), _LAST_TIME):012x}"
+def id_at(micros: int, hours: int) -> str:
+    """Returns how ids of calls begin so many hours after a time."""
+    return f"{min(max(micros // 1000 + hours * _HOUR, 0), _LAST_TIME):012x}"

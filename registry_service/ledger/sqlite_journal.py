@@ -19,14 +19,17 @@ _T = TypeVar("_T")
 
 # In these statements 1 is the contract's `RUNNING` and 6 its `UNKNOWN`, which a late true outcome replaces.
 _SQLITE_ADMIT = (
-    "INSERT INTO calls (call_id, client_id, tool, version, lane, session_id, request_id, create_time, executor,"
-    " state, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 0)"
+    "INSERT INTO calls (call_id, client_id, tool, version, lane, session_id, request_id, create_time, trial,"
+    " executor, state, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 0)"
 )
 _SQLITE_COUNT = (
     "INSERT INTO usage (client_id, lane, period, calls) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (client_id, lane, period) DO UPDATE SET calls = calls + excluded.calls"
 )
-_SQLITE_SETTLE = "UPDATE calls SET state = ?, reason = ?, settle_time = ? WHERE call_id = ? AND state IN (1, 6)"
+_SQLITE_SETTLE = (
+    "UPDATE calls SET state = ?, reason = ?, settle_time = ?, duration = ?, http_status = ?, detail = ?"
+    " WHERE call_id = ? AND state IN (1, 6)"
+)
 _SQLITE_FIND = "SELECT call_id FROM calls WHERE call_id = ?"
 
 
@@ -118,10 +121,10 @@ class SqliteJournal:
         current = [entry for entry in entries if entry.revision == revision]
         if current:
             executor = self._database.executor
-            connection.executemany(_SQLITE_ADMIT, [(*entry[:8], executor) for entry in current])
+            connection.executemany(_SQLITE_ADMIT, [(*entry[:9], executor) for entry in current])
             connection.executemany(_SQLITE_COUNT, usage(current))
         if settlements:
-            connection.executemany(_SQLITE_SETTLE, [settlement[:4] for settlement in settlements])
+            connection.executemany(_SQLITE_SETTLE, [settlement[:7] for settlement in settlements])
         if not entries and not settlements:
             connection.execute(PROBE)
         return revision

@@ -312,6 +312,18 @@ async def test_usage_of_the_current_month_of_seoul(client, database):
     assert [(counter.period, counter.calls) for counter in usage.counters] == [(month, 5)]
 
 
+async def test_usage_of_all_accounts(client, database):
+    first, second = await client.create(), await client.create()
+    for made in (first, second):
+        await add_usage(database, (made.account.client_id, "production", "2026-07", 2))
+    usage = await client.admin("GetUsage", pb.GetUsageRequest(all_accounts=True, month="2026-07"))
+    assert usage.client_id == ""
+    assert [(counter.period, counter.calls) for counter in usage.counters] == [("2026-07", 4)]
+    request = pb.GetUsageRequest(all_accounts=True)
+    failure = await failing(client.account("GetUsage", request, first.account.client_id, first.secret))
+    assert failure.reason == "TOKEN_INVALID"
+
+
 async def test_usage_of_another_needs_the_admin(client):
     made, other = await client.create(), await client.create()
     request = pb.GetUsageRequest(client_id=other.account.client_id)

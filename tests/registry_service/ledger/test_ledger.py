@@ -175,7 +175,27 @@ async def test_an_outcome_is_recorded(database: Database, ledger: Ledger, state:
     found = await calls(database)
     assert (found[call_id].state, found[call_id].reason) == (state, errors_pb2.TOOL_TIMED_OUT)
     assert found[call_id].create_time <= (found[call_id].settle_time or 0) <= now_micros()
+    assert (found[call_id].duration, found[call_id].http_status, found[call_id].detail) == (None, 0, "")
     assert (found[other].state, found[other].settle_time) == (State.RUNNING, None)
+
+
+async def test_how_a_call_went_is_recorded(database: Database, ledger: Ledger):
+    trial, usual = await admitted_call(ledger, trial=True), await admitted_call(ledger)
+    await asyncio.gather(
+        ledger.settle(
+            trial,
+            State.FAILED,
+            errors_pb2.TOOL_UNREACHABLE,
+            seconds=1.2345678,
+            http_status=503,
+            detail="no connection",
+        ),
+        ledger.settle(usual, State.SUCCEEDED, detail="\0 \ud800 나루"),
+    )
+    found = await calls(database)
+    call = found[trial]
+    assert (call.trial, call.duration, call.http_status, call.detail) == (True, 1_234_568, 503, "no connection")
+    assert (found[usual].trial, found[usual].duration, found[usual].detail) == (False, None, "\ufffd \ufffd 나루")
 
 
 async def test_the_first_outcome_stays(database: Database, ledger: Ledger):
