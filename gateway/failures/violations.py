@@ -76,6 +76,10 @@ KO: Mapping[str, Sequence[str]] = {
     "pathMissing": ("필수입니다: 도구의 주소에 들어가는 값입니다",),
     "pathType": ("문자열, 숫자, 참/거짓 중 하나여야 합니다: 도구의 주소에 들어가는 값입니다",),
     "pathEmpty": ("비어 있으면 안 됩니다: 도구의 주소에 들어가는 값입니다",),
+    "urlLength": (
+        "도구의 주소에 들어가는 값이 {limit}바이트를 넘습니다",
+        "도구의 주소에 들어가는 값이 너무 깁니다",
+    ),
     "pathSegment": ("도구의 주소를 바꾸는 값(`.`, `..`, 제어 문자 등)은 쓸 수 없습니다",),
 }
 
@@ -122,6 +126,10 @@ EN: Mapping[str, Sequence[str]] = {
     "pathMissing": ("is required: it is part of the endpoint's path",),
     "pathType": ("must be a string, a number or a boolean: it is part of the endpoint's path",),
     "pathEmpty": ("must not be empty: it is part of the endpoint's path",),
+    "urlLength": (
+        "holds more than {limit} bytes that go into the endpoint's URL",
+        "holds too much that goes into the endpoint's URL",
+    ),
     "pathSegment": ("would change the endpoint's path (`.`, `..`, control characters and the like)",),
 }
 

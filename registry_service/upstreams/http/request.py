@@ -10,7 +10,7 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -46,6 +46,15 @@ _PATH_MISSING = Violation("", "is required: it is part of the endpoint's path", 
 _PATH_TYPE = Violation("", "must be a string, a number or a boolean: it is part of the endpoint's path", "pathType")
 _PATH_EMPTY = Violation("", "must not be empty: it is part of the endpoint's path", "pathEmpty")
 _PATH_SEGMENT = Violation("", "must not be or hold the path segment `.` or `..`", "pathSegment")
+# Of the JSON text of arguments that go into a URL. Most servers take no longer one, and to encode megabytes of it would
+# hold up everybody for seconds.
+MAX_URL_ARGUMENTS = 16 * 1024
+_URL_LENGTH = Violation(
+    "",
+    f"holds more than {MAX_URL_ARGUMENTS} bytes that go into the endpoint's URL",
+    "urlLength",
+    {"limit": MAX_URL_ARGUMENTS},
+)
 _PATH_DOTS = Violation("", "makes `.` or `..` a segment of the endpoint's path", "pathSegment")
 
 
@@ -104,6 +113,7 @@ class Route:
         if len(self._path) == 1 and not self._sends_query:
             return self._static, arguments
         members = {name: bytes(raw) for name, raw in _decode_members(arguments).items()}
+        self._refuse_long(members)
         path = self._fill_path(members)
         if not self._sends_query:
             body = b"{" + b",".join(_encode(name) + b":" + raw for name, raw in members.items()) + b"}"
@@ -112,6 +122,11 @@ class Route:
         pairs = [(name, text) for name, raw in members.items() for text in _query_texts(raw)]
         query = "&".join(filter(None, (self._query, urlencode(pairs, quote_via=quote))))
         return self._url(path, query), None
+
+    def _refuse_long(self, members: Mapping[str, bytes]) -> None:
+        names = members if self._sends_query else self._path[1::2]
+        if sum(len(name) + len(members.get(name, b"")) for name in names) > MAX_URL_ARGUMENTS:
+            raise ArgumentsInvalidError(tool=self.tool.name, violations=[_URL_LENGTH.fact()])
 
     def _refuse_fixed(self, members: Iterable[str]) -> None:
         """What the URL of the definition says stands: of two parameters of one name most endpoints take the last."""

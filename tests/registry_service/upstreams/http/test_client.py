@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
+import time
 from ipaddress import ip_network
 from random import Random
 from typing import Any
@@ -24,6 +25,7 @@ from registry_service.tools.checks import Checks
 from registry_service.tools.definition import Definition, parse_definition
 from registry_service.tools.schema_check import SchemaCheck
 from registry_service.upstreams.http.client import EndpointClient
+from registry_service.upstreams.http.request import MAX_URL_ARGUMENTS
 from registry_service.upstreams.upstream import Attempt, Context
 from tests.support.samples import definition, raw
 from tests.support.scripted_endpoint import HANGUL, Script, ScriptedEndpoint, ndjson
@@ -171,6 +173,18 @@ class TestRequests:
         with pytest.raises(ArgumentsInvalidError) as caught:
             await ask("/target/{a~b}/{c}", b'{"a~b":""}', names=("a~b", "c"))
         assert pointers(caught.value) == ["/a~0b", "/c"]
+
+    @pytest.mark.parametrize(("path", "method"), [("/target/{id}", {}), ("/target", {"method": "GET"})])
+    @pytest.mark.parametrize("value", ["%25" * 1_000_000, "한" * 1_000_000, "x" * MAX_URL_ARGUMENTS])
+    async def test_what_is_too_long_for_a_url_is_refused_at_once(self, ask, endpoint, path, method, value):
+        """To encode it took seconds, in which nobody else was served."""
+        arguments = json.dumps({"id": value}, ensure_ascii=False).encode()
+        began = time.thread_time()
+        with pytest.raises(ArgumentsInvalidError) as caught:
+            await ask(path, arguments, names=("id",), **method)
+        assert time.thread_time() - began < 0.2
+        assert [fact["keyword"] for fact in caught.value.facts["violations"]] == ["urlLength"]
+        assert endpoint.received == []
 
     @pytest.mark.parametrize("value", ["...", ".a", "a..b", "-", "%", "%zz", "100%", " ", "a.", "한글"])
     async def test_what_only_looks_like_it_is_not(self, ask, endpoint, value):
