@@ -22,6 +22,9 @@ REMEDIES = {
     "address is one that is never called; `naru doctor` tells which",
     "secret not available": "REGISTRY_SECRETS_DIR of the registry must hold the secret that the definition names",
     "name not resolved": "the registry cannot resolve the host name of the endpoint's url",
+    "certificate not trusted": "the endpoint needs a certificate of an authority that the registry's system or its "
+    "REGISTRY_ENDPOINT_CA_FILE names",
+    "no TLS": "the endpoint's url begins with https, and its server speaks no TLS that the registry knows",
     "no connection": "nothing answers at the endpoint's url, as the registry sees it",
 }
 

@@ -152,7 +152,7 @@ class Process:
         self._ledger = ledger = Ledger(self._database)
         self._checks = checks = Checks()
         self._endpoints = endpoints = EndpointClient(
-            settings.endpoint_networks, settings.secrets_dir, settings.max_result_bytes, checks
+            settings.endpoint_networks, settings.secrets_dir, settings.max_result_bytes, checks, settings.endpoint_ca
         )
         self._calls = Calls(
             admissions=Admissions(catalog=self._catalog, ledger=ledger, upstream=endpoints, checks=checks),

@@ -61,6 +61,8 @@ class Settings:
     plans_file: Path | None
     secrets_dir: Path | None
     endpoint_networks: tuple[Network, ...]
+    # Certificates (PEM) of a private authority.
+    endpoint_ca: bytes | None
     metrics_bind: Bind | None
     default_timeout: float
     max_timeout: float
@@ -87,6 +89,7 @@ class Settings:
             plans_file=env.optional("REGISTRY_PLANS_FILE", file),
             secrets_dir=env.optional("REGISTRY_SECRETS_DIR", directory),
             endpoint_networks=env.read("REGISTRY_ENDPOINT_NETWORKS", "", _networks),
+            endpoint_ca=env.authority("REGISTRY_ENDPOINT_CA_FILE"),
             metrics_bind=env.read("REGISTRY_METRICS_BIND", "127.0.0.1:9465", bind_or_off),
             default_timeout=env.read("REGISTRY_DEFAULT_TIMEOUT_SECONDS", "30", number(0.001, _DAY)),
             max_timeout=env.read("REGISTRY_MAX_TIMEOUT_SECONDS", "3600", number(0.001, _DAY)),

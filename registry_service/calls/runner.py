@@ -131,6 +131,7 @@ class Calls:
         try:
             answer = await self._ask(call, ready, attempt)
             state, reason = _TOOL_ERROR if answer.is_error else _SUCCEEDED, answer.reason
+            detail = answer.note[:_DETAIL_KEPT]
         except ToolFailedError as error:
             error.facts = _facts(call, ready, error.facts, never=isinstance(error, ResultTooLargeError))
             failure, state, reason = error, execution_pb2.Call.FAILED, error.reason
@@ -240,7 +241,7 @@ def _cause(outcome: Outcome) -> dict[str, Fact]:
     if isinstance(outcome.error, ToolFailedError):
         cause |= {"error": str(outcome.error)[:_ERROR_LOGGED], "detail": outcome.detail}
     elif outcome.answer is not None:
-        cause |= outcome.answer.facts
+        cause |= {**outcome.answer.facts, **({"detail": outcome.detail} if outcome.detail else {})}
     return cause
 
 

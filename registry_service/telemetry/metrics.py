@@ -40,6 +40,9 @@ PROGRESS_DROPPED = Counter(
     "naru_progress_dropped", "Progress of endpoints that did not rise, or that a slow client did not fetch in time",
     registry=METRICS,
 )  # fmt: skip
+FRAMES_PASSED_OVER = Counter(
+    "naru_frames_passed_over", "Lines and events in streams of endpoints that were not frames", registry=METRICS
+)
 CALLS_RUNNING = Gauge("naru_calls_running", "Calls that run now", registry=METRICS)
 LEDGER_COMMIT_SECONDS = Histogram(
     "naru_ledger_commit_seconds", "One group commit of the ledger", buckets=_SECONDS, registry=METRICS

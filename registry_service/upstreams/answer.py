@@ -13,6 +13,7 @@ from naru.v1 import errors_pb2
 from registry_service.errors import Fact, ToolResponseInvalidError
 from registry_service.tools.schema_check import SchemaCheck
 from registry_service.tools.violation import Violation
+from registry_service.upstreams import strict_json
 from registry_service.upstreams.mcp_content import ContentBlock
 
 _JSON_SPACE = " \t\r\n"
@@ -21,8 +22,8 @@ _JSON_SPACE = " \t\r\n"
 class Answer(NamedTuple):
     """What the tool said. The bytes are JSON text; empty `structured` and `meta` mean none.
 
-    `reason` is unspecified where Naru knows no more than the tool said; `facts` go with it. `unchecked` is what
-    `structured` must still be held to, where that takes long.
+    `reason` is unspecified where Naru knows no more than the tool said; `facts` go with it. `note` is for those who run
+    the tool. `unchecked` is what `structured` must still be held to, where that takes long.
     """
 
     content: bytes
@@ -32,6 +33,7 @@ class Answer(NamedTuple):
     reason: "errors_pb2.Reason.ValueType" = errors_pb2.REASON_UNSPECIFIED
     facts: Mapping[str, Fact] = {}
     unchecked: SchemaCheck | None = None
+    note: str = ""
 
 
 class Expected(NamedTuple):
@@ -51,7 +53,6 @@ class _ToolResult(msgspec.Struct):
 
 
 _encode = msgspec.json.Encoder().encode
-_check_json = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_json = msgspec.json.Decoder().decode
 _decode_result = msgspec.json.Decoder(_ToolResult).decode
 _decode_blocks = msgspec.json.Decoder(list[ContentBlock]).decode
@@ -61,24 +62,20 @@ _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 def from_json(text: str, expected: Expected) -> Answer:
     """Maps JSON text, be it a whole body or the result in a stream. Raises ToolResponseInvalidError."""
-    text = text.strip(_JSON_SPACE)
+    raw = strict_json.without_lone_surrogates(text.strip(_JSON_SPACE)).encode()
+    value = strict_json.read(raw)
     if expected.result == "mcp":
-        return _from_tool_result(text, expected.output)
-    raw = text.encode()
-    unchecked = None
-    if expected.output is not None:
-        unchecked = _enforce(expected.output, raw)
-    else:
-        parse_with(_check_json, raw)
-    structured = raw if expected.output is not None or text.startswith("{") else b""
-    return Answer(text_content(readable(text)), structured, unchecked=unchecked)
+        return _from_tool_result(raw, expected.output)
+    unchecked = None if expected.output is None else _enforce(expected.output, raw, value)
+    structured = raw if expected.output is not None or isinstance(value, dict) else b""
+    return Answer(text_content(readable(raw.decode())), structured, unchecked=unchecked)
 
 
-def from_nothing(expected: Expected) -> Answer:
-    """Maps a 204 or 205: done, and nothing to tell. Raises ToolResponseInvalidError where something was promised."""
+def from_nothing(expected: Expected, text: str = "") -> Answer:
+    """Maps an answer without content. Raises ToolResponseInvalidError where something was promised."""
     if expected.result == "mcp" or expected.output is not None:
         raise ToolResponseInvalidError(detail="empty body")
-    return Answer(b"[]")
+    return Answer(text_content(text) if text else b"[]")
 
 
 def text_content(text: str) -> bytes:
@@ -121,16 +118,13 @@ def parse_with(decode: Any, raw: bytes | str) -> Any:
         raise ToolResponseInvalidError(detail=f"not the shape that is due, at {at[1][:200] if at else '$'}") from None
     except msgspec.DecodeError:
         raise ToolResponseInvalidError(detail="not JSON") from None
-    except RecursionError:
-        raise ToolResponseInvalidError(detail="nested too deep") from None
 
 
-def _enforce(output: SchemaCheck, raw: bytes) -> SchemaCheck | None:
+def _enforce(output: SchemaCheck, raw: bytes, value: object) -> SchemaCheck | None:
     """Returns the check where it takes long, and is left to whoever can wait for it."""
     if not output.is_light(raw):
-        parse_with(_check_json, raw)
         return output
-    refuse(output.violations(parse_with(_decode_json, raw)))
+    refuse(output.violations(value))
     return None
 
 
@@ -141,8 +135,7 @@ def refuse(violations: list[Violation]) -> None:
         raise ToolResponseInvalidError(detail=f"structured content violates outputSchema at {at[:200]}")
 
 
-def _from_tool_result(text: str, output: SchemaCheck | None) -> Answer:
-    raw = text.encode()
+def _from_tool_result(raw: bytes, output: SchemaCheck | None) -> Answer:
     result: _ToolResult = parse_with(_decode_result, raw)
     structured = bytes(result.structured)
     is_error = bool(result.is_error)
@@ -152,7 +145,7 @@ def _from_tool_result(text: str, output: SchemaCheck | None) -> Answer:
     if output is not None and not is_error:
         if not structured:
             raise ToolResponseInvalidError(detail="no structured content, which outputSchema demands")
-        unchecked = _enforce(output, structured)
+        unchecked = _enforce(output, structured, _decode_json(structured))
     meta = b"" if result.meta is None else _encode(result.meta)
     return Answer(_content(bytes(result.content), structured), structured, is_error, meta, unchecked=unchecked)
 

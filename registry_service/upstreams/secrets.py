@@ -1,9 +1,18 @@
-"""Secrets that endpoints' headers name as `${secret:name}`: one file each in one directory, as Docker and Kubernetes
-mount them. They are never in the database, in a log or in a failure."""
+"""Secrets that endpoints' headers and queries name as `${secret:name}`.
 
+Each is a file in one directory, as Docker and Kubernetes mount them. They are never in the database, in a log or in a
+failure.
+"""
+
+import html
+import json
 import os
 import re
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 from registry_service.errors import ToolUnreachableError
 
@@ -55,3 +64,48 @@ def _missing(name: str, what: str) -> ToolUnreachableError:
     return ToolUnreachableError(
         f"secret {name} {what}", detail="secret not available", secret=name, safe_to_retry=False
     )
+
+
+# Of a secret shorter than this, texts hold many by chance.
+_SHORTEST = 4
+HIDDEN = "***"
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Hides secrets in a text, also as they look percent-encoded, escaped or in Base64 with something before them."""
+    for secret in secrets:
+        text = _forms(secret).sub(HIDDEN, text)
+    return text
+
+
+@lru_cache(maxsize=256)
+def _forms(secret: str) -> re.Pattern[str]:
+    if len(secret) < _SHORTEST:
+        return re.compile(r"(?!)")
+    forms = {secret, html.escape(secret), html.escape(secret, quote=False), *_json(secret), *_base64(secret.encode())}
+    encoded = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
+    longest = sorted(map(re.escape, forms), key=len, reverse=True)
+    # The digits of percent-encoding come in either case.
+    either_case = (re.sub(r"%([0-9A-F]{2})", _either_case, re.escape(form)) for form in encoded)
+    return re.compile("|".join((*longest, *either_case)))
+
+
+def _either_case(match: re.Match[str]) -> str:
+    return "%" + "".join(f"[{digit}{digit.lower()}]" for digit in match[1])
+
+
+def _json(secret: str) -> Iterator[str]:
+    for ascii_only in (True, False):
+        text = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
+        yield text
+        yield text.replace("/", "\\/")
+
+
+def _base64(secret: bytes) -> Iterator[str]:
+    """Yields what of the Base64 of a text depends on the secret in it alone, for each place that it may have there."""
+    for before in range(3):
+        # Bytes before it change the first characters; what follows changes the last ones.
+        start = -(-before * 8 // 6)
+        end = (before + len(secret)) * 8 // 6
+        for encode in (b64encode, urlsafe_b64encode):
+            yield encode(b"\0" * before + secret)[start:end].decode()

@@ -12,6 +12,7 @@ from typing import Protocol
 import brotli  # type: ignore[import-untyped]
 
 from registry_service.errors import ResultTooLargeError, ToolFailedError, ToolResponseInvalidError
+from registry_service.upstreams.http.media_type import is_charset
 from registry_service.upstreams.http.turns import Pace
 
 # What decompression yields at a time, so that a bomb is noticed before it unfolds.
@@ -96,15 +97,17 @@ class Body:
 
 
 def _decompressor(encoding: str) -> _Decompressor | None:
-    if encoding in ("", "identity"):
+    codings = [coding for coding in map(str.strip, encoding.split(",")) if not _is_none(coding)]
+    if not codings:
         return None
-    if encoding in ("gzip", "x-gzip"):
-        return _Gzip()
-    if encoding == "deflate":
-        return _Deflate()
-    if encoding == "br":
-        return _Brotli()
+    if len(codings) == 1 and (decompressor := _DECOMPRESSORS.get(codings[0])):
+        return decompressor()
     raise ToolResponseInvalidError(detail="unknown Content-Encoding")
+
+
+def _is_none(coding: str) -> bool:
+    """Returns True for what changes nothing, and for a charset, which many a server writes there."""
+    return coding in ("", "identity", "none") or is_charset(coding)
 
 
 def _slices(data: bytes) -> Iterator[bytes]:
@@ -176,3 +179,11 @@ class _Brotli:
 
     def finished(self) -> bool:
         return self._stream is None or self._stream.is_finished()
+
+
+_DECOMPRESSORS: dict[str, Callable[[], _Decompressor]] = {
+    "gzip": _Gzip,
+    "x-gzip": _Gzip,
+    "deflate": _Deflate,
+    "br": _Brotli,
+}

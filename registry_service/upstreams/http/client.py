@@ -1,8 +1,14 @@
 """One HTTP call of a tool's endpoint. The only importer of the HTTP client, egress.py and the CLI aside."""
 
+import asyncio
 import contextlib
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import ParamSpec
 
 import aiohttp
 
@@ -14,20 +20,23 @@ from registry_service.errors import (
     ToolResponseInvalidError,
     ToolUnreachableError,
 )
+from registry_service.telemetry.metrics import FRAMES_PASSED_OVER, PROGRESS_DROPPED
 from registry_service.tools.active_tool import ActiveTool
 from registry_service.tools.checks import Checks
 from registry_service.tools.schema_check import SchemaCheck
-from registry_service.upstreams.answer import Answer, from_nothing, refuse
+from registry_service.upstreams.answer import Answer, from_json, from_nothing, refuse
 from registry_service.upstreams.egress import Guard, Network
 from registry_service.upstreams.http.body import Body
 from registry_service.upstreams.http.connector import EXCHANGE, MAX_HEAD_BYTES, Connector, Exchange
-from registry_service.upstreams.http.event_stream import STREAM_FACTOR, StreamedAnswer
+from registry_service.upstreams.http.event_stream import STREAM_FACTOR, Final, StreamedAnswer
 from registry_service.upstreams.http.media_type import Kind, Media, parse_media
 from registry_service.upstreams.http.request import Request, Route, call_headers
-from registry_service.upstreams.http.response import ERROR_BODY_BYTES, from_body, from_http_error
+from registry_service.upstreams.http.response import ERROR_BODY_BYTES, from_body, from_http_error, from_stream_error
 from registry_service.upstreams.http.turns import Pace, Turns
-from registry_service.upstreams.secrets import SecretFiles
+from registry_service.upstreams.secrets import SecretFiles, without_secrets
 from registry_service.upstreams.upstream import Attempt, Context, OnProgress
+
+P = ParamSpec("P")
 
 # How long one address may take to accept a connection. The call's own deadline holds besides.
 CONNECT_SECONDS = 10.0
@@ -41,6 +50,12 @@ _READ_BYTES = 64 * 1024
 # More than fit into a head, unless they say nothing.
 _MAX_HEADERS = 4096
 _TOO_MANY_HEADERS = "Too many headers received"
+_MAX_LOCATION = 2048
+_MAX_RETRY_AFTER = 999_999
+# Created, and accepted: what was made or will be has a place of its own.
+_WITHOUT_CONTENT = frozenset({201, 202})
+# Above this, an answer is mapped in a thread.
+_LARGE = 256 * 1024
 # What of a stream is cut to frames at a time.
 _STREAM_SLICE = 4 * 1024
 
@@ -62,23 +77,30 @@ async def _send_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandler
 class EndpointClient:
     """The upstream for HTTP endpoints, with one shared session.
 
-    `networks` admits addresses that are not public; `max_result_bytes` bounds a body after decompression.
+    `networks` admits addresses that are not public; `max_result_bytes` bounds a body after decompression; `authority`
+    are certificates (PEM) that are trusted beside those of the system.
     """
 
     def __init__(
-        self, networks: Sequence[Network], secrets_dir: Path | None, max_result_bytes: int, checks: Checks
+        self,
+        networks: Sequence[Network],
+        secrets_dir: Path | None,
+        max_result_bytes: int,
+        checks: Checks,
+        authority: bytes | None = None,
     ) -> None:
         self._guard = Guard(networks)
         self._secrets = SecretFiles(secrets_dir)
         self._limit = max_result_bytes
         self._checks = checks
+        self._authority = authority
         self._routes: dict[tuple[str, str, str], Route] = {}
         self._session: aiohttp.ClientSession | None = None
         self._turns = Turns()
 
     async def open(self) -> None:
         """Needs a running event loop."""
-        connector = Connector(self._guard)
+        connector = Connector(self._guard, authority=self._authority)
         self._turns = connector.turns
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -175,26 +197,54 @@ class EndpointClient:
         if status in (401, 403):
             raise ToolRefusedError(http_status=status, safe_to_retry=False)
         if not 200 <= status < 300:
-            return await _read_refusal(content, media)
+            return await _read_refusal(content, media, request.secrets)
         if status in (204, 205):
             return from_nothing(request.expected)
         if media.kind is Kind.NDJSON or media.kind is Kind.SSE:
-            body = content.body(self._limit * STREAM_FACTOR)
-            return await self._read_stream(body, StreamedAnswer(media, request.expected, self._limit, on_progress))
+            return await self._read_stream(content, media, request, on_progress)
         whole = await content.body(self._limit).read_all(self._limit)
-        return from_body(whole, media, request.expected, f"naru://calls/{call_id}/result")
+        if not whole and status in _WITHOUT_CONTENT:
+            return from_nothing(request.expected, content.location)
+        uri = f"naru://calls/{call_id}/result"
+        return await _mapped(len(whole), from_body, whole, media, request.expected, uri, self._limit)
 
-    @staticmethod
-    async def _read_stream(body: Body, stream: StreamedAnswer) -> Answer:
-        while chunk := await body.read():
-            for start in range(0, len(chunk), _STREAM_SLICE):
-                part = chunk[start : start + _STREAM_SLICE]
-                if answer := stream.feed(part, sparing=body.pace.in_turns):
-                    return answer
-                if b"\n" not in part and b"\r" not in part:
-                    body.pace.credit(len(part))  # of a large frame
-                await body.pace.rest()
-        return stream.finish()
+    async def _read_stream(
+        self, content: "_Content", media: Media, request: Request, on_progress: OnProgress | None
+    ) -> Answer:
+        body, stream = content.body(self._limit * STREAM_FACTOR), StreamedAnswer(media, self._limit, on_progress)
+        try:
+            first = await body.read()
+            if not first and content.response.status in _WITHOUT_CONTENT:
+                return from_nothing(request.expected, content.location)
+            final = await _read_frames(first, body, stream)
+        finally:
+            if stream.passed_over:
+                FRAMES_PASSED_OVER.inc(stream.passed_over)
+            if stream.spared:
+                PROGRESS_DROPPED.inc(stream.spared)
+        if final.is_error:
+            return await _mapped(len(final.text), from_stream_error, final.text, request.secrets)
+        return await _mapped(len(final.text), from_json, final.text, request.expected)
+
+
+async def _read_frames(chunk: bytes, body: Body, stream: StreamedAnswer) -> Final:
+    while chunk:
+        for start in range(0, len(chunk), _STREAM_SLICE):
+            part = chunk[start : start + _STREAM_SLICE]
+            if final := stream.feed(part, sparing=body.pace.in_turns):
+                return final
+            if b"\n" not in part and b"\r" not in part:
+                body.pace.credit(len(part))  # of a large frame
+            await body.pace.rest()
+        chunk = await body.read()
+    return stream.finish()
+
+
+async def _mapped(size: int, to_answer: Callable[P, Answer], *arguments: P.args, **named: P.kwargs) -> Answer:
+    """Maps what came. Much of it is mapped in a thread, so that others have their turn between its steps."""
+    if size <= _LARGE:
+        return to_answer(*arguments, **named)
+    return await asyncio.to_thread(to_answer, *arguments, **named)
 
 
 class _Content:
@@ -204,6 +254,12 @@ class _Content:
         self.response = response
         self._exchange = exchange
         self._turns = turns
+
+    @property
+    def location(self) -> str:
+        """The `Location` of the answer, as text; empty where there is none."""
+        value = self.response.headers.get("Location", "")[:_MAX_LOCATION]
+        return value.encode(errors="surrogateescape").decode(errors="replace")
 
     def body(self, limit: int) -> Body:
         """Returns what reads the body, of which `limit` bytes may come. Raises ToolResponseInvalidError."""
@@ -226,6 +282,11 @@ class _Content:
 def _no_connection(error: aiohttp.ClientError, exchange: Exchange) -> ToolUnreachableError:
     if exchange.refused and not exchange.tried:
         return ToolUnreachableError(detail="address not allowed", safe_to_retry=False)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        reason = getattr(error.certificate_error, "verify_message", "") or type(error).__name__
+        return ToolUnreachableError(f"certificate: {reason}", detail="certificate not trusted", safe_to_retry=False)
+    if isinstance(error, aiohttp.ClientSSLError):
+        return ToolUnreachableError(_told(error), detail="no TLS", safe_to_retry=False)
     detail = "name not resolved" if isinstance(error, aiohttp.ClientConnectorDNSError) else "no connection"
     return ToolUnreachableError(_told(error), detail=detail, safe_to_retry=not exchange.attempt.connected)
 
@@ -241,20 +302,41 @@ def _told(error: aiohttp.ClientError) -> str:
     return f"{kind}: {cause}" if cause else kind
 
 
-async def _read_refusal(answer: _Content, media: Media) -> Answer:
-    """What is neither a 2xx nor a refusal of our credential: redirects too, which are never followed."""
-    response = answer.response
+async def _read_refusal(content: _Content, media: Media, secrets: Sequence[str]) -> Answer:
+    """Maps what is neither a 2xx nor a refusal of our credential: redirects too, which are never followed."""
+    response = content.response
     status = response.status
     facts: dict[str, Fact] = {"http_status": status}
     if status < 500 and status not in _MAY_PASS:
         # Whatever the tool says of itself: the identical request would fail again.
         facts["safe_to_retry"] = False
-    retry_after = response.headers.get("Retry-After", "")
-    if retry_after.isascii() and retry_after.isdigit():
-        facts["retry_after_seconds"] = int(retry_after[:6])
+    seconds = retry_after(response.headers.get("Retry-After", ""), time.time())
+    if seconds is not None:
+        facts["retry_after_seconds"] = seconds
     start = b""
     # An unknown encoding, a body that breaks off or does not come: the status matters more.
     with contextlib.suppress(ToolResponseInvalidError, aiohttp.ClientError, OSError):
-        start = await answer.body(ERROR_BODY_BYTES).read_start(ERROR_BODY_BYTES, ERROR_BODY_SECONDS)
-    content = from_http_error(start, media)
-    return Answer(content, is_error=True, reason=errors_pb2.TOOL_HTTP_ERROR, facts=facts)
+        # A secret that stands across the end of what is shown must be seen whole.
+        size = ERROR_BODY_BYTES + 4 * max(map(len, secrets), default=0)
+        start = await content.body(size).read_start(size, ERROR_BODY_SECONDS)
+    # Its query may hold what lets whoever has it in.
+    target = without_secrets(content.location, secrets).partition("?")[0] if 300 <= status < 400 else ""
+    return Answer(
+        from_http_error(start, media, secrets),
+        is_error=True,
+        reason=errors_pb2.TOOL_HTTP_ERROR,
+        facts=facts,
+        note=f"Location: {target}" if target else "",
+    )
+
+
+def retry_after(value: str, now: float) -> int | None:
+    """Returns the seconds that a `Retry-After` names, as a number or as a date; None for what is neither."""
+    if value.isascii() and value.isdigit():
+        return int(value[:6])
+    try:
+        date = parsedate_to_datetime(value)
+        at = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return max(0, min(_MAX_RETRY_AFTER, math.ceil(at - now)))

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import select
 import socket
+import ssl
 from contextvars import ContextVar
 from functools import partial
 from http import HTTPStatus
@@ -248,9 +249,13 @@ class _Handler(ResponseHandler):
 class Connector(aiohttp.TCPConnector):
     """Connects to allowed addresses only, and never hands out a kept connection that the endpoint has closed."""
 
-    def __init__(self, guard: Guard, resolver: AbstractResolver | None = None) -> None:
+    def __init__(self, guard: Guard, resolver: AbstractResolver | None = None, authority: bytes | None = None) -> None:
         super().__init__(
-            limit=0, keepalive_timeout=KEEPALIVE_SECONDS, resolver=resolver, socket_factory=self._make_socket
+            limit=0,
+            keepalive_timeout=KEEPALIVE_SECONDS,
+            resolver=resolver,
+            socket_factory=self._make_socket,
+            ssl=True if authority is None else trusting(authority),
         )
         self._guard = guard
         self.turns = Turns()
@@ -290,6 +295,14 @@ class Connector(aiohttp.TCPConnector):
             raise
         exchange.tried += 1
         return made
+
+
+def trusting(authority: bytes) -> ssl.SSLContext:
+    """Returns a context that trusts these certificates (PEM) too. Raises ssl.SSLError for what holds none."""
+    context = ssl.create_default_context()
+    # Beside the certificates stand comments, in any language.
+    context.load_verify_locations(cadata=authority.decode("ascii", "ignore"))
+    return context
 
 
 # Where the peer's FIN cannot be asked for by itself (not Linux), only a reset is seen.

@@ -1,19 +1,19 @@
 """Streaming answers of endpoints: NDJSON and Server-Sent Events.
 
 A frame is a JSON object: `{"progress": n, "total"?: n, "message"?: text}` any number of times, then `{"result": …}` or
-`{"error": …}`. Other objects are passed over, as are blank lines, comments and events without data. Pure: bytes are
-fed in chunks that may be cut anywhere, within a character or between CR and LF.
+`{"error": …}`. Whatever else is sent, a line of a log or an event that keeps the connection alive, is passed over and
+counted. Pure: bytes are fed in chunks that may be cut anywhere, within a character or between CR and LF.
 """
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from registry_service.errors import ResultTooLargeError, ToolResponseInvalidError
-from registry_service.upstreams.answer import Answer, Expected, from_json, parse_with
+from registry_service.upstreams import strict_json
 from registry_service.upstreams.http.media_type import Kind, Media, decode_text
-from registry_service.upstreams.http.response import from_stream_error
 from registry_service.upstreams.upstream import OnProgress
 
 # What a whole stream may hold, in results of the greatest size: progress adds up over an hour.
@@ -28,65 +28,106 @@ class _Frame(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw()
 
 
+class Final(NamedTuple):
+    """The frame that ends a stream: the JSON text of the result or of the error."""
+
+    text: str
+    is_error: bool
+
+
+# As the text of an `error` that there is none of.
+_NOTHING = (b"", b"null")
 _decode_frame = msgspec.json.Decoder(_Frame).decode
 
 
 class StreamedAnswer:
     """Reads one streaming answer. `limit` bounds one frame, and STREAM_FACTOR times that the whole, in bytes."""
 
-    def __init__(self, media: Media, expected: Expected, limit: int, on_progress: OnProgress | None) -> None:
+    def __init__(self, media: Media, limit: int, on_progress: OnProgress | None) -> None:
+        """Raises ToolResponseInvalidError for a charset that nobody knows."""
         # The encoding of an event stream is UTF-8, whatever its label says.
         self._charset = media.charset if media.kind is Kind.NDJSON else ""
+        decode_text(b"", self._charset)
         self._frames = _Ndjson(limit) if media.kind is Kind.NDJSON else _Events(limit)
-        self._expected = expected
         self._limit = limit
         self._rest = limit * STREAM_FACTOR
         self._on_progress = on_progress
+        # What was no frame, and progress that was not passed on.
+        self.passed_over = 0
+        self.spared = 0
 
-    def feed(self, chunk: bytes, *, sparing: bool = False) -> Answer | None:
-        """Takes the next bytes and returns the answer once they complete it.
+    def feed(self, chunk: bytes, *, sparing: bool = False) -> Final | None:
+        """Takes the next bytes and returns the last frame once it is there.
 
-        Of the progress in them only the last is passed on if `sparing`. Raises ToolResponseInvalidError for a frame
-        that is not one, ResultTooLargeError.
+        Of the progress in them only the last is passed on if `sparing`. Raises ToolResponseInvalidError for a last
+        frame that can be read in two ways, ResultTooLargeError.
         """
         self._rest -= len(chunk)
         if self._rest < 0:
             raise ResultTooLargeError(limit_bytes=self._limit * STREAM_FACTOR)
-        return self._first_answer(self._frames.feed(chunk), sparing=sparing)
+        return self._first_final(self._frames.feed(chunk), sparing=sparing)
 
-    def finish(self) -> Answer:
+    def finish(self) -> Final:
         """Says that no bytes follow. Raises ToolResponseInvalidError where there was no result."""
-        answer = self._first_answer(self._frames.finish())
-        if answer is None:
-            raise ToolResponseInvalidError(detail="the stream ended without a result")
-        return answer
+        final = self._first_final(self._frames.finish())
+        if final is None:
+            passed_over = f"{self.passed_over} lines or events were not frames"
+            raise ToolResponseInvalidError(passed_over, detail="the stream ended without a result")
+        return final
 
-    def _first_answer(self, frames: Iterable[bytes], *, sparing: bool = False) -> Answer | None:
+    def _first_final(self, frames: Iterable[bytes], *, sparing: bool = False) -> Final | None:
         last: _Frame | None = None
-        answer = None
+        final = None
         for raw in frames:
-            frame: _Frame = parse_with(_decode_frame, decode_text(raw, self._charset))
-            answer = self._answer(frame)
-            if answer is not None:
+            frame = self._read(raw)
+            if isinstance(frame, Final):
+                final = frame
                 break
+            if frame is None or frame.progress is None:
+                continue
             if not sparing:
                 self._report(frame)
-            elif frame.progress is not None:
-                last = frame
+                continue
+            self.spared += last is not None
+            last = frame
         if last is not None:
             self._report(last)
-        return answer
+        return final
 
-    def _answer(self, frame: _Frame) -> Answer | None:
-        if (error := bytes(frame.error)) not in (b"", b"null"):
-            return from_stream_error(error.decode())
-        if result := bytes(frame.result):
-            return from_json(result.decode(), self._expected)
-        return None
+    def _read(self, raw: bytes) -> _Frame | Final | None:
+        text = self._text(raw)
+        try:
+            frame = None if text is None else _decode_frame(text)
+        except msgspec.ValidationError:
+            pass  # may be a result beside something else
+        except (msgspec.DecodeError, RecursionError):
+            frame = text = None
+        else:
+            if frame is not None and not bytes(frame.result) and bytes(frame.error) in _NOTHING:
+                return frame
+        final = None if text is None else _final(text)
+        self.passed_over += final is None
+        return final
+
+    def _text(self, raw: bytes) -> bytes | None:
+        try:
+            return strict_json.without_lone_surrogates(decode_text(raw, self._charset)).encode()
+        except ToolResponseInvalidError:
+            return None
 
     def _report(self, frame: _Frame) -> None:
         if frame.progress is not None and self._on_progress is not None:
             self._on_progress(frame.progress, frame.total, frame.message or "")
+
+
+def _final(text: bytes) -> Final | None:
+    try:
+        members = strict_json.members(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if (error := members.get("error", b"")) not in _NOTHING:
+        return Final(error.decode(), is_error=True)
+    return Final(members["result"].decode(), is_error=False) if "result" in members else None
 
 
 class _Lines:

@@ -95,6 +95,11 @@ _CODECS |= {f"iso-8859-{part}": f"iso-8859-{part}" for part in range(2, 17) if p
 _CODECS |= {f"windows-{page}": f"cp{page}" for page in (1250, 1251, *range(1253, 1259))}
 
 
+def is_charset(label: str) -> bool:
+    """Returns True for the label, in small letters, of a charset that is known here."""
+    return label in _CODECS
+
+
 def decode_text(body: bytes, charset: str) -> str:
     """Decodes strictly, without a byte order mark.
 

@@ -5,12 +5,12 @@
   the client's bytes, untouched; with them, each value is.
 - In a query an array repeats its key, `null` is sent by leaving the key out, an object is its JSON text, and numbers
   keep their digits.
-- Headers are ours and the definition's only.
+- Headers are ours and the definition's only. Secrets stand in these and in the query of the definition's URL.
 """
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -32,6 +32,8 @@ ACCEPT = "application/json, application/x-ndjson, text/event-stream, */*;q=0.1"
 
 _ORIGIN = re.compile(r"https?://[^/?]+")
 _SEPARATOR = re.compile(r"[/\\]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NO_SECRETS: tuple[str, ...] = ()
 # How often a value may be percent-encoded and still be looked through.
 _DECODINGS = 4
 
@@ -45,7 +47,7 @@ _FIXED = Violation("", "is fixed by the tool's endpoint", "fixed")
 _PATH_MISSING = Violation("", "is required: it is part of the endpoint's path", "pathMissing")
 _PATH_TYPE = Violation("", "must be a string, a number or a boolean: it is part of the endpoint's path", "pathType")
 _PATH_EMPTY = Violation("", "must not be empty: it is part of the endpoint's path", "pathEmpty")
-_PATH_SEGMENT = Violation("", "must not be or hold the path segment `.` or `..`", "pathSegment")
+_PATH_SEGMENT = Violation("", "must not be or hold the path segment `.` or `..`, or control characters", "pathSegment")
 # Of the JSON text of arguments that go into a URL. Most servers take no longer one, and to encode megabytes of it would
 # hold up everybody for seconds.
 MAX_URL_ARGUMENTS = 16 * 1024
@@ -67,6 +69,8 @@ class Request(NamedTuple):
     body: bytes | None
     expected: Expected
     idempotent: bool
+    # What no answer may show, should the endpoint repeat it.
+    secrets: tuple[str, ...]
 
 
 class Route:
@@ -78,15 +82,17 @@ class Route:
         origin = _ORIGIN.match(endpoint.url)
         if origin is None:
             raise ValueError(f"{tool.name} {tool.version}: the endpoint of {lane} is not an http or https URL")
-        path, _, self._query = endpoint.url[origin.end() :].partition("?")
-        self._fixed = frozenset(name for name, _ in parse_qsl(self._query, keep_blank_values=True))
+        path, _, query = endpoint.url[origin.end() :].partition("?")
+        # Literal text and names of secrets in turn.
+        self._query = SECRET.split(query)
+        self._fixed = frozenset(_parameter(name) for name, _ in parse_qsl(query, keep_blank_values=True))
         self.tool = tool
         self._method = endpoint.method
         self._sends_query = endpoint.method in ("GET", "DELETE")
         self._origin = origin[0]
         # Literal text and names of arguments in turn.
         self._path = PATH_ARGUMENT.split(path)
-        self._static = URL(endpoint.url, encoded=True)
+        self._static = URL(endpoint.url, encoded=True) if len(self._query) == 1 else None
         self._headers = _headers_of_ours(tool, lane, self._sends_query)
         self._secret_headers: list[tuple[str, list[str]]] = []
         for name, value in endpoint.headers.items():
@@ -94,6 +100,7 @@ class Route:
             if len(parts) > 1:
                 self._secret_headers.append((name, parts))
             self._headers[name] = value
+        self._has_secrets = bool(self._secret_headers) or len(self._query) > 1
         self._expected = Expected(endpoint.result, tool.output)
 
     def request(self, arguments: bytes, read_secret: Callable[[str], str]) -> Request:
@@ -102,26 +109,39 @@ class Route:
         Raises ArgumentsInvalidError for values that cannot be part of a path, and what `read_secret` raises.
         """
         headers = self._headers.copy()
-        for name, parts in self._secret_headers:
-            filled = list(parts)
-            filled[1::2] = map(read_secret, parts[1::2])
-            headers[name] = "".join(filled)
-        url, body = self._map(arguments)
-        return Request(self._method, url, headers, body, self._expected, self.tool.definition.idempotent)
+        query, secrets = self._query[0], _NO_SECRETS
+        if self._has_secrets:
+            query, secrets = self._fill_secrets(headers, read_secret)
+        url, body = self._map(arguments, query)
+        idempotent = self.tool.definition.idempotent
+        return Request(self._method, url, headers, body, self._expected, idempotent, secrets)
 
-    def _map(self, arguments: bytes) -> tuple[URL, bytes | None]:
+    def _fill_secrets(
+        self, headers: CIMultiDict[str], read_secret: Callable[[str], str]
+    ) -> tuple[str, tuple[str, ...]]:
+        """Completes the headers; returns the query, and the secrets that are sent."""
+        sent: dict[str, str] = {}
+
+        def secret(name: str) -> str:
+            return sent.setdefault(name, read_secret(name))
+
+        for name, parts in self._secret_headers:
+            headers[name] = _filled(parts, secret)
+        query = _filled(self._query, lambda name: quote(secret(name), safe=""))
+        return query, tuple(sent.values())
+
+    def _map(self, arguments: bytes, query: str) -> tuple[URL, bytes | None]:
         if len(self._path) == 1 and not self._sends_query:
-            return self._static, arguments
+            return self._static or self._url(self._path[0], query), arguments
         members = {name: bytes(raw) for name, raw in _decode_members(arguments).items()}
         self._refuse_long(members)
         path = self._fill_path(members)
         if not self._sends_query:
             body = b"{" + b",".join(_encode(name) + b":" + raw for name, raw in members.items()) + b"}"
-            return self._url(path, self._query), body
+            return self._url(path, query), body
         self._refuse_fixed(members)
         pairs = [(name, text) for name, raw in members.items() for text in _query_texts(raw)]
-        query = "&".join(filter(None, (self._query, urlencode(pairs, quote_via=quote))))
-        return self._url(path, query), None
+        return self._url(path, "&".join(filter(None, (query, urlencode(pairs, quote_via=quote))))), None
 
     def _refuse_long(self, members: Mapping[str, bytes]) -> None:
         names = members if self._sends_query else self._path[1::2]
@@ -129,8 +149,8 @@ class Route:
             raise ArgumentsInvalidError(tool=self.tool.name, violations=[_URL_LENGTH.fact()])
 
     def _refuse_fixed(self, members: Iterable[str]) -> None:
-        """What the URL of the definition says stands: of two parameters of one name most endpoints take the last."""
-        told = [_FIXED._replace(pointer=token(name)).fact() for name in members if name in self._fixed]
+        """Refuses parameters that the URL of the definition has: of two of one name most endpoints take the last."""
+        told = [_FIXED._replace(pointer=token(name)).fact() for name in members if _parameter(name) in self._fixed]
         if told:
             raise ArgumentsInvalidError(tool=self.tool.name, violations=told)
 
@@ -148,13 +168,25 @@ class Route:
             if fault is not None:
                 faults.append(fault._replace(pointer=token(name)))
         path = "".join(parts)
-        if names and not faults and _has_dots(path):
+        if names and not faults and _misread(path):
             faults.append(_PATH_DOTS._replace(pointer=token(names[0])))
         if faults:
             raise ArgumentsInvalidError(tool=self.tool.name, violations=[fault.fact() for fault in faults])
         for name in names:
             members.pop(name, None)
         return path
+
+
+def _filled(parts: Sequence[str], read: Callable[[str], str]) -> str:
+    """Joins literal texts and what is read for the names between them."""
+    filled = list(parts)
+    filled[1::2] = map(read, parts[1::2])
+    return "".join(filled)
+
+
+def _parameter(name: str) -> str:
+    """Returns what endpoints may take the name of a parameter for: in any case, and `a[b]` for an `a`."""
+    return re.split(r"[\[\0]", name.strip(), maxsplit=1)[0].casefold()
 
 
 def _headers_of_ours(tool: ActiveTool, lane: str, sends_query: bool) -> CIMultiDict[str]:
@@ -197,21 +229,25 @@ def _path_text(raw: bytes) -> tuple[str, Violation | None]:
     text = _decode_string(raw) if raw[:1] == b'"' else raw.decode()
     if not text:
         return "", _PATH_EMPTY
-    if _has_dots(text):
-        return "", _PATH_SEGMENT
-    return text, None
+    return text, _PATH_SEGMENT if _misread(text) else None
 
 
-def _has_dots(text: str) -> bool:
-    """Finds `.` and `..` as a segment, also where only an endpoint that decodes once more, or a proxy, would see it."""
+def _misread(text: str) -> bool:
+    """Finds what could change the endpoint's path: `.` and `..` as a segment, with parameters too, and control
+    characters; also where only an endpoint that decodes once more, or a proxy, would see it."""
     for _ in range(_DECODINGS):
-        if any(segment in (".", "..") for segment in _SEPARATOR.split(unicodedata.normalize("NFKC", text))):
+        plain = unicodedata.normalize("NFKC", text)
+        if _CONTROL.search(text) or any(_is_step(segment) for segment in _SEPARATOR.split(plain)):
             return True
         decoded = unquote(text)
         if decoded == text:
             return False
         text = decoded
     return "%" in text
+
+
+def _is_step(segment: str) -> bool:
+    return segment.partition(";")[0] in (".", "..")
 
 
 def _query_texts(raw: bytes) -> Iterable[str]:

@@ -1,13 +1,19 @@
 """One HTTP call of a tool's endpoint, against a real server that does as it is told."""
 
 import asyncio
+import base64
 import contextlib
+import gzip
 import json
 import re
+import ssl
 import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from ipaddress import ip_network
 from random import Random
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -24,9 +30,11 @@ from registry_service.tools.active_tool import ActiveTool, Running
 from registry_service.tools.checks import Checks
 from registry_service.tools.definition import Definition, parse_definition
 from registry_service.tools.schema_check import SchemaCheck
-from registry_service.upstreams.http.client import EndpointClient
+from registry_service.upstreams.http.client import EndpointClient, retry_after
 from registry_service.upstreams.http.request import MAX_URL_ARGUMENTS
+from registry_service.upstreams.http.response import ERROR_BODY_BYTES
 from registry_service.upstreams.upstream import Attempt, Context
+from tests.support.certificates import make_certificates
 from tests.support.samples import definition, raw
 from tests.support.scripted_endpoint import HANGUL, Script, ScriptedEndpoint, ndjson
 from tests.support.waiting import eventually
@@ -127,6 +135,16 @@ class TestRequests:
         assert caught.value.facts["violations"] == told
         assert endpoint.received == []
 
+    @pytest.mark.parametrize("name", ["Key", "KEY", "key[]", "Key[a][b]", "key\0x", " key", "key[", "\u212aey"])
+    async def test_no_argument_is_taken_for_a_fixed_parameter(self, ask, endpoint, name):
+        with pytest.raises(ArgumentsInvalidError):
+            await ask("/target?key=1", json.dumps({name: 2}).encode(), method="GET")
+        assert endpoint.received == []
+
+    async def test_names_that_only_resemble_a_fixed_parameter_are_sent(self, ask, endpoint):
+        await ask("/target?key=1", b'{"keys":1,"a[key]":2,"ke":3}', method="GET")
+        assert endpoint.received[0].target == "/target?key=1&keys=1&a%5Bkey%5D=2&ke=3"
+
     async def test_path_arguments_are_encoded_whole_and_leave_the_rest(self, ask, endpoint):
         arguments = '{"id":"a/b?c#d%2F@é가","n":9007199254740993, "rest":1.0,"more":{"x": 1}}'
         await ask("/target/{id}/x-{n}", arguments.encode(), names=("id", "n"), method="PUT")
@@ -157,7 +175,13 @@ class TestRequests:
                 "..%2Fa",
                 "．．",
                 "‥",
+                "..;",
+                "..;a=b",
+                ".;/x",
+                "a/..;/b",
+                "%2e%2e%3b",
             ),
+            *("a\0", "\n", "a\tb", "\x7f", "\x85", "%00", "a%250d%250ab"),
             *(None, [], ["a"], {"a": 1}),
         ],
         ids=repr,
@@ -186,7 +210,9 @@ class TestRequests:
         assert [fact["keyword"] for fact in caught.value.facts["violations"]] == ["urlLength"]
         assert endpoint.received == []
 
-    @pytest.mark.parametrize("value", ["...", ".a", "a..b", "-", "%", "%zz", "100%", " ", "a.", "한글"])
+    @pytest.mark.parametrize(
+        "value", ["...", ".a", "a..b", "-", "%", "%zz", "100%", " ", "a.", "한글", ";", "a;..", "a;b", "%20"]
+    )
     async def test_what_only_looks_like_it_is_not(self, ask, endpoint, value):
         await ask("/target/{id}", json.dumps({"id": value}).encode(), names=("id",))
         assert len(endpoint.received) == 1
@@ -250,6 +276,55 @@ class TestSecrets:
         assert "Evil" not in str(caught.value)
         assert endpoint.received == []
 
+    @pytest.mark.parametrize("method", ["GET", "POST"])
+    async def test_they_may_stand_in_the_query(self, ask, endpoint, tmp_path, method):
+        (tmp_path / "key").write_text("a+b/c=&d 키\n")
+        await ask("/target?serviceKey=${secret:key}&n=1", b'{"q":"x"}', method=method)
+        more = "&q=x" if method == "GET" else ""
+        assert endpoint.received[0].target == f"/target?serviceKey=a%2Bb%2Fc%3D%26d%20%ED%82%A4&n=1{more}"
+        with pytest.raises(ToolUnreachableError) as caught:
+            await ask("/target?serviceKey=${secret:nope}", method=method)
+        assert caught.value.facts["detail"] == "secret not available"
+
+    async def test_those_of_the_query_are_not_overwritten(self, ask, endpoint, tmp_path):
+        (tmp_path / "key").write_text("k-12345")
+        with pytest.raises(ArgumentsInvalidError):
+            await ask("/target?serviceKey=${secret:key}", b'{"SERVICEKEY":"mine"}', method="GET")
+        assert endpoint.received == []
+
+    @pytest.mark.parametrize(
+        "form",
+        [
+            "{0}",
+            "<b>{0}</b>",
+            '{{"echo":"Key {0}"}}',
+            "%7B{1}%7D",
+            "{2}",
+            "dXNlcjpwYXNz {3}",
+        ],
+    )
+    async def test_an_error_shows_none_of_them(self, ask, endpoint, tmp_path, form):
+        secret = "s3cr&t/키 value"
+        (tmp_path / "key").write_text(secret)
+        percent = quote(secret, safe="")
+        whole = base64.b64encode(f"user:{secret}".encode()).decode()
+        body = form.format(secret, percent.lower(), base64.b64encode(secret.encode()).decode(), whole)
+        url = endpoint.serve("/repeats", Script(status=500, content_type="text/plain", chunks=[body.encode()]))
+        answer = await ask(url, headers={"X-Api-Key": "${secret:key}"})
+        assert "***" in text(answer)
+        for part in (secret, "s3cr", percent.lower(), whole[10:-8]):
+            assert part not in text(answer)
+        stream = ndjson({"error": {"message": body}})
+        assert "s3cr" not in text(await ask(endpoint.serve("/stream", stream), headers={"X-Api-Key": "${secret:key}"}))
+
+    async def test_one_at_the_end_of_what_is_shown_is_hidden_too(self, ask, endpoint, tmp_path):
+        secret = "k" * 30 + "-secret"
+        (tmp_path / "key").write_text(secret)
+        body = b"x" * (ERROR_BODY_BYTES - 10) + secret.encode() + b"y" * 100_000
+        url = endpoint.serve("/long", Script(status=500, content_type="text/plain", chunks=[body]))
+        shown = text(await ask(url, headers={"X-Api-Key": "${secret:key}"}))
+        assert shown.endswith("x***yyyyyyy")
+
     async def test_without_a_directory_there_are_none(self, endpoint):
         client = EndpointClient(LOOPBACK, None, LIMIT, Checks())
         tool = make_tool(endpoint.url("/echo"), headers={"X-Api-Key": "${secret:key}"})
@@ -287,6 +362,29 @@ class TestAnswers:
         with pytest.raises(ToolResponseInvalidError) as caught:
             await ask(path)
         assert caught.value.facts["detail"] == detail
+
+    @pytest.mark.parametrize("encoding", ["UTF-8", "utf-8, gzip", "identity, gzip", "none", "EUC-KR", ""])
+    async def test_a_charset_is_no_coding(self, ask, endpoint, encoding):
+        body = gzip.compress(HANGUL.encode()) if "gzip" in encoding else HANGUL.encode()
+        script = Script(chunks=[body], headers=[("Content-Encoding", encoding)])
+        assert (await ask(endpoint.serve("/coded", script))).structured == HANGUL.encode()
+
+    @pytest.mark.parametrize("content_type", [None, "application/json", "text/plain", "application/x-ndjson"])
+    @pytest.mark.parametrize("status", [201, 202])
+    async def test_created_and_accepted_need_no_content(self, ask, endpoint, status, content_type):
+        location = ("Location", "https://jobs.example/7?token=키")
+        script = Script(status=status, content_type=content_type, headers=[location])
+        answer = await ask(endpoint.serve("/made", script))
+        assert (text(answer), answer.is_error, answer.structured) == (location[1], False, b"")
+        script = Script(status=status, content_type=content_type)
+        assert (await ask(endpoint.serve("/made", script))).content == b"[]"
+        with pytest.raises(ToolResponseInvalidError):
+            await ask(endpoint.url("/made"), output={"type": "object"})
+        script = Script(status=status, chunks=[b'{"a":1}'], headers=[location])
+        assert (await ask(endpoint.serve("/made", script))).structured == b'{"a":1}'
+
+    async def test_a_large_answer_is_as_a_small_one(self, ask):
+        assert len((await ask(f"/size?n={LIMIT - 1}")).structured) == LIMIT - 1
 
     async def test_other_bodies(self, ask):
         assert text(await ask("/euc-kr")) == '{"msg":"안녕"}'
@@ -339,6 +437,36 @@ class TestRefusals:
         assert (await ask("/500-empty")).content == b"[]"
         assert len(text(await ask("/500-large")).encode()) in range(65_530, 65_537)
 
+    async def test_the_date_of_retry_after_becomes_seconds(self, ask, endpoint):
+        at = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
+        script = Script(status=429, headers=[("Retry-After", at)])
+        assert (await ask(endpoint.serve("/later", script))).facts["retry_after_seconds"] in (89, 90)
+
+    @pytest.mark.parametrize(
+        ("value", "seconds"),
+        [
+            *(("0", 0), ("7", 7), ("99999999", 999999), ("", None), ("soon", None), ("-1", None), ("1.5", None)),
+            ("Thu, 01 Jan 1970 00:01:40 GMT", 100),
+            ("Thursday, 01-Jan-70 00:01:40 GMT", 100),
+            ("Thu Jan  1 00:01:40 1970", 100),
+            ("Thu, 01 Jan 1970 09:01:40 +0900", 100),
+            ("Wed, 31 Dec 1969 23:00:00 GMT", 0),
+            ("Fri, 31 Dec 9999 23:59:59 GMT", 999999),
+            *(("Thu, 99 Jan 1970 00:01:40 GMT", None), ("Thu, 01 Jan 99999 00:01:40 GMT", None), ("\u0661", None)),
+        ],
+    )
+    def test_what_retry_after_says(self, value, seconds):
+        assert retry_after(value, 0.0) == seconds
+
+    async def test_where_a_redirect_leads_is_for_those_who_run_the_tool(self, ask, endpoint, tmp_path):
+        (tmp_path / "key").write_text("k-12345")
+        headers = [("Location", "https://new.example/k-12345/path?session=abc")]
+        url = endpoint.serve("/moved", Script(status=307, headers=headers))
+        answer = await ask(url, headers={"X-Api-Key": "${secret:key}"})
+        assert answer.note == "Location: https://new.example/***/path"
+        assert b"new.example" not in answer.content
+        assert answer.facts == {"http_status": 307, "safe_to_retry": False}
+
     async def test_a_redirect_is_not_followed(self, ask, endpoint):
         answer = await ask("/redirect")
         assert answer.facts["http_status"] == 302
@@ -362,6 +490,56 @@ class TestRefusals:
         with pytest.raises(ToolUnreachableError) as caught:
             await ask(url, idempotent=True)
         assert caught.value.facts == {"detail": "address not allowed", "safe_to_retry": False}
+
+
+class TestTls:
+    """An endpoint behind TLS, whose certificate an authority of our own has signed."""
+
+    @pytest.fixture
+    def certificates(self, tmp_path):
+        return make_certificates(tmp_path)
+
+    @pytest.fixture
+    async def port(self, certificates):
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificates.server.certificate, certificates.server.key)
+
+        async def serve(reader, writer):
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 7\r\n\r\n" + b'{"a":1}'
+                )
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        yield server.sockets[0].getsockname()[1]
+        server.close()
+
+    async def test_a_certificate_that_nobody_trusts_is_named_and_no_retry_invited(self, ask, port):
+        for idempotent in (False, True):
+            with pytest.raises(ToolUnreachableError, match=r"certificate: .*issuer") as caught:
+                await ask(f"https://127.0.0.1:{port}/", idempotent=idempotent)
+            assert caught.value.facts == {"detail": "certificate not trusted", "safe_to_retry": False}
+
+    async def test_a_server_without_tls_is_named(self, ask):
+        async def refuse(reader, writer):
+            await reader.read(100)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        with pytest.raises(ToolUnreachableError) as caught:
+            await ask(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        assert caught.value.facts == {"detail": "no TLS", "safe_to_retry": False}
+        server.close()
+
+    async def test_an_authority_of_ones_own_is_trusted(self, certificates, port):
+        client = EndpointClient(LOOPBACK, None, LIMIT, Checks(), certificates.authority.read_bytes() + "키".encode())
+        await client.open()
+        request = client.prepare(make_tool(f"https://127.0.0.1:{port}/"), "production", b"{}")
+        assert (await client.call(request, Context(CALL_ID, 5.0), Attempt(), None)).structured == b'{"a":1}'
+        await client.close()
 
 
 class TestBrokenConnections:

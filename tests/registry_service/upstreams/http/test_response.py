@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from registry_service.errors import ResultTooLargeError, ToolResponseInvalidError
 from registry_service.tools.schema_check import SchemaCheck
 from registry_service.upstreams import answer as answers
+from registry_service.upstreams import strict_json
 from registry_service.upstreams.answer import Expected, from_json, from_nothing
 from registry_service.upstreams.http.body import Body
 from registry_service.upstreams.http.event_stream import StreamedAnswer
@@ -28,6 +29,7 @@ ANY = Expected("json", None)
 OBJECT = Expected("json", SchemaCheck(b'{"type":"object","required":["n"],"properties":{"n":{"type":"integer"}}}'))
 MCP = Expected("mcp", None)
 JSON = parse_media("application/json")
+LIMIT = 1 << 23
 URI = "naru://calls/1/result"
 
 
@@ -43,14 +45,14 @@ def text(answer):
 
 def refused(body, media=JSON, expected=ANY):
     with pytest.raises(ToolResponseInvalidError) as caught:
-        from_body(body, media, expected, URI)
+        from_body(body, media, expected, URI, LIMIT)
     return caught.value.facts["detail"]
 
 
 class TestJson:
     def test_an_object_becomes_structured_content_and_text_digit_for_digit(self):
         body = b' {"id": 9007199254740993, "f": 1.0, "e": 1e2, "a":{"z":1,"b":2}}\n'
-        answer = from_body(body, JSON, ANY, URI)
+        answer = from_body(body, JSON, ANY, URI, LIMIT)
         assert answer.structured == body.strip()
         assert text(answer) == body.decode().strip()
         assert not answer.is_error
@@ -66,7 +68,7 @@ class TestJson:
         assert text(answer) == '{"msg":"안녕 😀","path":"C:\\\\uc548","line":"a\\nb\\u0001"}'
         assert answer.structured == escaped.encode()
 
-    @pytest.mark.parametrize("body", [b"{oops", b"{} {}", b"NaN", b'{"a":"\\ud800"}', b'{"a":"\n"}', b"{'a':1}"])
+    @pytest.mark.parametrize("body", [b"{oops", b"{} {}", b"NaN", b'{"a":"\n"}', b"{'a':1}"])
     def test_what_is_not_json_is_refused(self, body):
         assert refused(body) == "not JSON"
 
@@ -77,7 +79,7 @@ class TestJson:
     def test_the_schema_is_enforced_and_only_the_place_is_told(self):
         assert refused(b'{"n":"secret"}', expected=OBJECT) == "structured content violates outputSchema at /n"
         assert refused(b'{"m":1}', expected=OBJECT) == "structured content violates outputSchema at /"
-        assert from_body(b'{"n":1}', JSON, OBJECT, URI).structured == b'{"n":1}'
+        assert from_body(b'{"n":1}', JSON, OBJECT, URI, LIMIT).structured == b'{"n":1}'
 
     def test_an_empty_body_is_an_error_but_204_is_not(self):
         assert refused(b"") == "empty body"
@@ -114,14 +116,14 @@ class TestMedia:
     @pytest.mark.parametrize("charset", ["euc-kr", "EUC-KR", "ks_c_5601-1987", "cp949"])
     def test_korean_charsets_are_decoded_as_browsers_do(self, charset):
         media = parse_media(f'application/json; charset="{charset}"')
-        answer = from_body('{"msg":"똠방각하"}'.encode("cp949"), media, ANY, URI)
+        answer = from_body('{"msg":"똠방각하"}'.encode("cp949"), media, ANY, URI, LIMIT)
         assert json.loads(answer.structured) == {"msg": "똠방각하"}
         assert text(answer) == '{"msg":"똠방각하"}'
 
     def test_a_byte_order_mark_is_left_out(self):
-        assert from_body(b"\xef\xbb\xbf{}", JSON, ANY, URI).structured == b"{}"
+        assert from_body(b"\xef\xbb\xbf{}", JSON, ANY, URI, LIMIT).structured == b"{}"
         media = parse_media("text/plain; charset=utf-16")
-        assert text(from_body("가".encode("utf-16"), media, ANY, URI)) == "가"
+        assert text(from_body("가".encode("utf-16"), media, ANY, URI, LIMIT)) == "가"
 
     @pytest.mark.parametrize("charset", ["rot13", "hex", "unicode_escape", "idna", "made-up"])
     def test_what_is_no_charset_of_the_web_is_refused(self, charset):
@@ -133,26 +135,26 @@ class TestMedia:
 
     def test_text_is_text(self):
         html = parse_media("text/html; charset=utf-8")
-        assert text(from_body(b"<p>\xea\xb0\x80</p>", html, ANY, URI)) == "<p>가</p>"
+        assert text(from_body(b"<p>\xea\xb0\x80</p>", html, ANY, URI, LIMIT)) == "<p>가</p>"
         assert "outputSchema" in refused(b"<p>", html, OBJECT)
         assert refused(b"<p>", html, MCP) == "not JSON"
 
     def test_images_audio_and_other_bytes_are_blocks(self):
         data = bytes(range(256))
         encoded = base64.b64encode(data).decode()
-        image = from_body(data, parse_media("image/png"), ANY, URI)
+        image = from_body(data, parse_media("image/png"), ANY, URI, LIMIT)
         assert blocks(image) == [{"type": "image", "data": encoded, "mimeType": "image/png"}]
-        audio = from_body(data, parse_media("audio/wav; codec=1"), ANY, URI)
+        audio = from_body(data, parse_media("audio/wav; codec=1"), ANY, URI, LIMIT)
         assert blocks(audio) == [{"type": "audio", "data": encoded, "mimeType": "audio/wav"}]
-        other = from_body(data, parse_media("application/pdf"), ANY, URI)
+        other = from_body(data, parse_media("application/pdf"), ANY, URI, LIMIT)
         resource = {"uri": URI, "mimeType": "application/pdf", "blob": encoded}
         assert blocks(other) == [{"type": "resource", "resource": resource}]
 
     def test_without_a_type_the_body_tells(self):
         unknown = parse_media(None)
-        assert from_body(b'{"a":1}', unknown, ANY, URI).structured == b'{"a":1}'
-        assert text(from_body(b"plain", unknown, ANY, URI)) == "plain"
-        assert blocks(from_body(b"\xff\x00", unknown, ANY, URI))[0]["type"] == "resource"
+        assert from_body(b'{"a":1}', unknown, ANY, URI, LIMIT).structured == b'{"a":1}'
+        assert text(from_body(b"plain", unknown, ANY, URI, LIMIT)) == "plain"
+        assert blocks(from_body(b"\xff\x00", unknown, ANY, URI, LIMIT))[0]["type"] == "resource"
         assert refused(b"plain", unknown, OBJECT) == "not JSON"
         assert refused(b"plain", unknown, MCP) == "not JSON"
 
@@ -192,7 +194,7 @@ class TestToolResult:
             content,
             structured,
         )
-        answer = from_body(body, JSON, MCP, URI)
+        answer = from_body(body, JSON, MCP, URI, LIMIT)
         assert answer == answers.Answer(content, structured, meta=b'{"a/b":1.0}')
 
     @pytest.mark.parametrize("block", BAD_BLOCKS, ids=json.dumps)
@@ -212,7 +214,7 @@ class TestToolResult:
             b'{"type":"resource","resource":{"uri":"x:1","text":"t","mimeType":null}}],'
             b'"structuredContent":null,"isError":null,"_meta":null}'
         )
-        answer = from_body(body, JSON, MCP, URI)
+        answer = from_body(body, JSON, MCP, URI, LIMIT)
         assert blocks(answer) == [
             {"type": "text", "text": "null"},
             {"type": "resource", "resource": {"uri": "x:1", "text": "t"}},
@@ -224,42 +226,42 @@ class TestToolResult:
         assert "outputSchema" in refused(b'{"content":[]}', expected=promised)
         assert "outputSchema" in refused(b'{"content":[],"structuredContent":{"n":"x"}}', expected=promised)
         for error in (b'{"content":[],"isError":true}', b'{"content":[],"structuredContent":{},"isError":true}'):
-            assert from_body(error, JSON, promised, URI).is_error
+            assert from_body(error, JSON, promised, URI, LIMIT).is_error
         null = Expected("mcp", SchemaCheck(b'{"type":"null"}'))
-        assert from_body(b'{"content":[],"structuredContent":null}', JSON, null, URI).structured == b"null"
+        assert from_body(b'{"content":[],"structuredContent":null}', JSON, null, URI, LIMIT).structured == b"null"
 
     def test_structured_content_alone_gets_its_text(self):
-        assert text(from_body(b'{"structuredContent":{"a":1.0}}', JSON, MCP, URI)) == '{"a":1.0}'
+        assert text(from_body(b'{"structuredContent":{"a":1.0}}', JSON, MCP, URI, LIMIT)) == '{"a":1.0}'
 
 
 class TestHttpErrors:
     def test_the_body_is_the_content(self):
-        assert json.loads(from_http_error(b'{"why":"\\uac00"}', JSON)) == [{"type": "text", "text": '{"why":"가"}'}]
+        assert json.loads(from_http_error(b'{"why":"\\uac00"}', JSON, ())) == [{"type": "text", "text": '{"why":"가"}'}]
 
     def test_a_long_body_is_cut_at_the_border_of_a_character(self):
         body = "가".encode() * 50_000
-        (block,) = json.loads(from_http_error(body, parse_media("text/plain")))
+        (block,) = json.loads(from_http_error(body, parse_media("text/plain"), ()))
         assert block["text"] == "가" * (ERROR_BODY_BYTES // 3)
 
     def test_broken_text_is_shown_as_far_as_it_goes(self):
-        (block,) = json.loads(from_http_error(b'{"a\\u":\xff"\\ud800"', JSON))
+        (block,) = json.loads(from_http_error(b'{"a\\u":\xff"\\ud800"', JSON, ()))
         assert block["text"] == '{"a\\u":�"\\ud800"'
 
     @pytest.mark.parametrize("content_type", ["image/png", "application/zip"])
     def test_bytes_are_not_shown(self, content_type):
-        assert from_http_error(b"abc", parse_media(content_type)) == b"[]"
+        assert from_http_error(b"abc", parse_media(content_type), ()) == b"[]"
 
     def test_nothing_is_no_content(self):
-        assert from_http_error(b" \n", parse_media(None)) == b"[]"
+        assert from_http_error(b" \n", parse_media(None), ()) == b"[]"
 
 
 def feed_all(content_type, chunks, expected=ANY, limit=10_000):
     progress = []
-    stream = StreamedAnswer(parse_media(content_type), expected, limit, lambda *event: progress.append(event))
-    for chunk in chunks:
-        if answer := stream.feed(chunk):
-            return answer, progress
-    return stream.finish(), progress
+    stream = StreamedAnswer(parse_media(content_type), limit, lambda *event: progress.append(event))
+    final = next(filter(None, map(stream.feed, chunks)), None) or stream.finish()
+    if final.is_error:
+        return from_stream_error(final.text, ()), progress
+    return from_json(final.text, expected), progress
 
 
 SSE = "text/event-stream"
@@ -298,15 +300,45 @@ class TestStreams:
                 feed_all(content_type, [chunk])
 
     @pytest.mark.parametrize(
-        "frame", [b"[1]", b"oops", b'{"progress":"1"}', b'{"progress":true}', b'{"progress":1e999}']
+        "other",
+        [
+            *(b"[1]", b"oops", b"2026-11-30T00:00:00Z", b"1", b'"ping"', b"null", b"{", b"\xff\xfe", b"[" * 2000),
+            *(b'{"progress":"50%","message":"x"}', b'{"progress":true}', b'{"progress":1e999}', b'{"message":1}'),
+            *(b'{"progress":1,"total":"3"}', b'{"progress":1,"message":["x"]}', b'{"a":"\\ud800"', b"INFO: row 5"),
+        ],
     )
-    def test_what_is_no_frame_is_refused(self, frame):
-        with pytest.raises(ToolResponseInvalidError):
-            feed_all(NDJSON, [frame + b'\n{"result":1}\n'])
+    def test_what_is_no_frame_is_passed_over_and_counted(self, other):
+        for content_type, before in ((NDJSON, b""), (SSE, b"event: ping\ndata: ")):
+            stream = StreamedAnswer(parse_media(content_type), LIMIT, None)
+            end = b"\n\n"
+            final = stream.feed(before + other + end + before + b'{"result":{"a":1}}' + end)
+            assert final is not None
+            assert (final.text, stream.passed_over) == ('{"a":1}', 1)
 
-    def test_broken_utf_8_is_refused(self):
-        with pytest.raises(ToolResponseInvalidError, match="RESPONSE_INVALID"):
-            feed_all(NDJSON, [b'{"result":{"a":"\xff"}}\n'])
+    def test_a_stream_of_nothing_but_other_lines_says_how_many(self):
+        with pytest.raises(ToolResponseInvalidError, match="3 lines or events") as caught:
+            feed_all(NDJSON, [b'oops\n{"result":{"a":"\xff"}}\n[1]\n'])
+        assert caught.value.facts["detail"] == "the stream ended without a result"
+
+    def test_a_result_beside_something_strange_is_the_result(self):
+        answer, progress = feed_all(NDJSON, [b'{"progress":"all","result":{"a":1}}\n'])
+        assert (answer.structured, progress) == (b'{"a":1}', [])
+
+    @pytest.mark.parametrize(
+        "frame", [b'{"result":1,"result":2}', b'{"result":{"a":1,"a":2}}', b'{"error":"x","error":{"message":"y"}}']
+    )
+    def test_a_last_frame_that_can_be_read_in_two_ways_is_refused(self, frame):
+        with pytest.raises(ToolResponseInvalidError) as caught:
+            feed_all(NDJSON, [frame + b"\n"])
+        assert caught.value.facts["detail"] == "a duplicate key"
+
+    def test_of_much_progress_the_last_is_passed_on(self):
+        progress = []
+        stream = StreamedAnswer(parse_media(NDJSON), LIMIT, lambda *event: progress.append(event[0]))
+        stream.feed(b"".join(b'{"progress":%d}\n' % number for number in range(100)), sparing=True)
+        stream.feed(b'{"progress":100}\n{"progress":101}\n{"result":1}\n', sparing=True)
+        assert progress == [99, 101]
+        assert stream.spared == 100
 
     def test_results_keep_their_digits(self):
         answer, _ = feed_all(NDJSON, [b'{"result": {"n": 9007199254740993, "f": 1.0}}\n'])
@@ -320,9 +352,9 @@ class TestStreams:
         assert feed_all(NDJSON, [b'{"error":null,"result":null}\n'])[0].content == answers.text_content("null")
 
     def test_an_error_is_an_error_of_the_tool(self):
-        assert text(from_stream_error('{"message":"no such row","code":7}')) == "no such row"
-        assert text(from_stream_error('"gone"')) == "gone"
-        assert text(from_stream_error('{"code":"\\uac00"}')) == '{"code":"가"}'
+        assert text(from_stream_error('{"message":"no such row","code":7}', ())) == "no such row"
+        assert text(from_stream_error('"gone"', ())) == "gone"
+        assert text(from_stream_error('{"code":"\\uac00"}', ())) == '{"code":"가"}'
         answer, _ = feed_all(NDJSON, [b'{"result":null,"error":{"message":"m"}}\n'], OBJECT)
         assert answer.is_error
 
@@ -453,3 +485,93 @@ def test_readable_never_changes_what_the_json_says(value):
         shown = answers.readable(source)
         assert msgspec.json.decode(shown) == {"v": value, "w": [value]}
         assert not any(f"\\u{ord(c):04x}" in shown for c in value if ord(c) > 0x7F and "\\u" not in value)
+
+
+def nested(depth):
+    return b'{"a":' * (depth // 2) + b"[" * (depth - depth // 2) + b"]" * (depth - depth // 2) + b"}" * (depth // 2)
+
+
+UNREADABLE = [
+    (nested(65), "nested too deep"),
+    (b"[" * 250 + b"]" * 250, "nested too deep"),
+    (b"[" * 100_000 + b"]" * 100_000, "nested too deep"),
+    (b'{"n":' + b"9" * 4301 + b"}", "a number of too many digits"),
+    (b'{"s":"x\\"","n":[-' + b"9" * 5000 + b"]}", "a number of too many digits"),
+    (b'{"n":1e400}', "a number out of range"),
+    (b'{"a":1,"a":2}', "a duplicate key"),
+    (b'{"a":1,"b":2,"\\u0061":3}', "a duplicate key"),
+    (b'[{"a":{"b":"\\"","b":":"}}]', "a duplicate key"),
+    (b'{"":1,"":1}', "a duplicate key"),
+]
+READABLE = [
+    nested(64),
+    b'{"n":' + b"9" * 4300 + b"}",
+    b'{"s":"' + b"9" * 5000 + b'"}',
+    b'{"s":"\\\\","t":"\\"' + b"[" * 500 + b'"}',
+    b'[{"a":1},{"a":1},{"b":{"a":{"a":1}}}]',
+    b'{"a":"a\\":1","b":"\\\\","c":":"}',
+    b'{"f":1.50,"g":1e300,"z":-0}',
+]
+
+
+class TestWhatEveryClientCanRead:
+    @pytest.mark.parametrize(("body", "detail"), UNREADABLE, ids=lambda value: value[:20])
+    def test_an_answer_is_held_to_what_a_request_is(self, body, detail):
+        assert refused(body) == detail
+        assert refused(body, expected=Expected("json", SchemaCheck(b"{}"))) == detail
+        with pytest.raises(ToolResponseInvalidError) as caught:
+            feed_all(NDJSON, [b'{"result":' + body + b"}\n"], limit=LIMIT)
+        assert caught.value.facts["detail"] in (detail, "the stream ended without a result")
+
+    @pytest.mark.parametrize(("body", "detail"), UNREADABLE, ids=lambda value: value[:20])
+    def test_so_is_what_a_tool_makes_of_mcp(self, body, detail):
+        assert refused(b'{"content":[],"structuredContent":' + body + b"}", expected=MCP) == detail
+        assert refused(b'{"content":[],"_meta":{"x":' + body + b"}}", expected=MCP) == detail
+
+    @pytest.mark.parametrize("body", READABLE, ids=lambda value: value[:20])
+    def test_nothing_else_is_refused(self, body):
+        answer = from_body(body, JSON, ANY, URI, LIMIT)
+        assert text(answer) == body.decode()
+        assert feed_all(NDJSON, [b'{"result":' + body + b"}\n"], limit=LIMIT)[0] == answer
+
+    @given(st.recursive(st.none() | st.text() | st.integers(), lambda c: st.lists(c) | st.dictionaries(st.text(), c)))
+    def test_what_an_encoder_writes_is_never_refused(self, value):
+        for ascii_only in (True, False):
+            raw = json.dumps(value, ensure_ascii=ascii_only).encode(errors="surrogatepass")
+            assert strict_json.read(raw) == value
+
+    @pytest.mark.parametrize(
+        ("body", "shown"),
+        [
+            (b'{"a":"\\ud800"}', '{"a":"\ufffd"}'),
+            (b'{"a":"x\\udfff\\ud83d\\ude00"}', '{"a":"x\ufffd\U0001f600"}'),
+            (b'{"a":"\\\\ud800"}', '{"a":"\\\\ud800"}'),
+            (b'{"\\uDC00":["\\ud800\\ud800\\udc00"]}', '{"\ufffd":["\ufffd\U00010000"]}'),
+        ],
+    )
+    def test_half_a_character_becomes_the_replacement_character(self, body, shown):
+        answer = from_body(body, JSON, ANY, URI, LIMIT)
+        assert text(answer) == shown
+        assert json.loads(answer.structured) == json.loads(shown)
+        tool_result = b'{"content":[{"type":"text","text":' + msgspec.json.encode(shown) + b"}]}"
+        assert text(from_body(tool_result, JSON, MCP, URI, LIMIT)) == shown
+        assert text(feed_all(NDJSON, [b'{"result":' + body + b"}\n"])[0]) == shown
+
+
+class TestTextsThatAreNone:
+    @pytest.mark.parametrize("content_type", [None, "text/plain", "application/json", "text/html; charset=euc-kr"])
+    @pytest.mark.parametrize(
+        "body", [gzip.compress(PLAIN[:500]), b"\x00\x01\x02", bytes(range(256)), b"PK\x03\x04 zip"]
+    )
+    def test_bytes_of_an_error_are_not_shown_as_text(self, content_type, body):
+        assert from_http_error(body, parse_media(content_type), ()) == b"[]"
+
+    def test_a_coloured_text_is_shown(self):
+        assert from_http_error(b"\x1b[31mno\x1b[0m\t!\r\n", parse_media("text/plain"), ()) != b"[]"
+
+    def test_a_text_that_becomes_much_as_json_is_too_large(self):
+        for body in (b"\0" * LIMIT, b"\x1b" * (LIMIT // 2)):
+            for media in (parse_media("text/plain"), parse_media(None)):
+                with pytest.raises(ResultTooLargeError):
+                    from_body(body, media, ANY, URI, LIMIT)
+        assert len(from_body(b"a" * LIMIT, parse_media("text/plain"), ANY, URI, LIMIT).content) < LIMIT + 100
