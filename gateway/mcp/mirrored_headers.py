@@ -20,6 +20,7 @@ NAME = "mcp-name"
 # The parameter that Mcp-Name repeats, by method.
 _NAMED_BY: Mapping[str, str] = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 _LOG_LEVELS = frozenset({"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"})
+_MAX_SHOWN = 100
 _VISIBLE = re.compile(r"[\t\x20-\x7e]*")
 _SENTINEL = re.compile(r"=\?base64\?(.*)\?=")
 
@@ -108,7 +109,7 @@ def _check_name(message: Message, lines: Sequence[str]) -> None:
 
 
 def _unsupported(message: Message, requested: str | None) -> ProtocolError:
-    facts = {"supported": list(SUPPORTED), "requested": requested}
+    facts = {"supported": list(SUPPORTED), "requested": (requested or "")[:_MAX_SHOWN]}
     return ProtocolError("UNSUPPORTED_PROTOCOL_VERSION", "the protocol version is not served", message.id, facts)
 
 
