@@ -207,7 +207,8 @@ class TestRequests:
         with pytest.raises(ArgumentsInvalidError) as caught:
             await ask(path, arguments, names=("id",), **method)
         assert time.thread_time() - began < 0.2
-        assert [fact["keyword"] for fact in caught.value.facts["violations"]] == ["urlLength"]
+        violations: Any = caught.value.facts["violations"]
+        assert [fact["keyword"] for fact in violations] == ["urlLength"]
         assert endpoint.received == []
 
     @pytest.mark.parametrize(
