@@ -169,7 +169,7 @@ class Answer:
         else:
             page = _Stream(send, self._observe, self._carriage, self._answers)
         try:
-            last = await self._carry(page, receive)
+            last = await self._carry(page, scope, receive)
             if last is not None:
                 with _waiting(scope, len(last.body)):
                     await page.finish(last)
@@ -177,12 +177,12 @@ class Answer:
             page.close()
             await self._items.aclose()
 
-    async def _carry(self, page: "_Page", receive: Receive) -> Frame | None:
+    async def _carry(self, page: "_Page", scope: Scope, receive: Receive) -> Frame | None:
         """Carries all but the last frame, and gives that back; None where nothing is left to be said."""
         if self._answers.ended:
             return self._ending(None)
         hold = self._answers.hold()
-        watch = asyncio.create_task(_watch(receive, hold)) if self._cancel_on_disconnect else None
+        watch = asyncio.create_task(_watch(scope, receive, hold)) if self._cancel_on_disconnect else None
         failure: Exception | None = None
         try:
             last = await page.carry(self._items)
@@ -225,7 +225,9 @@ def _waiting(scope: Scope, size: int) -> Iterator[None]:
             connection.waiting = 0
 
 
-async def _watch(receive: Receive, hold: _Hold) -> None:
+async def _watch(scope: Scope, receive: Receive, hold: _Hold) -> None:
+    if connection := scope.get(CONNECTION):
+        connection.expect_departure()
     while (await receive())["type"] != "http.disconnect":
         pass  # the rest of a body that nobody reads
     hold.interrupt(_Why.GONE)

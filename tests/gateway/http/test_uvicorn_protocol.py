@@ -22,7 +22,14 @@ class Impatient(Protocol):
 
 async def reading(scope, receive, send):
     """Answers with how many bytes and header lines it got."""
-    if scope["type"] == "http":
+    if scope["type"] == "http" and scope["path"] == "/stream":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for piece in (b"one", b"two"):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0.05)
+        await send({"type": "http.response.body", "body": b"three"})
+    elif scope["type"] == "http":
+        await asyncio.sleep(0.3 if scope["path"] == "/slow" else 0)
         body = await whole_body({}, receive, 1 << 20)
         text = json.dumps([len(body), len(scope["headers"])]).encode()
         await Reply(200, text)(scope, receive, send)
@@ -105,9 +112,69 @@ async def test_a_body_that_breaks_is_answered(broken: bytes):
         assert await reader.read() == b""
 
 
+OFFER = HEAD + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n12"
+
+
+@pytest.mark.parametrize("cut", range(len(HEAD), len(OFFER)))
+async def test_an_offer_to_upgrade_that_comes_in_two_packets_costs_no_body(cut: int):
+    async with connected(Protocol) as (reader, writer):
+        writer.write(OFFER[:cut])
+        await writer.drain()
+        await asyncio.sleep(0.005)
+        writer.write(OFFER[cut:])
+        assert await answer(reader) == (200, [2, 3])
+
+
+async def test_offers_to_upgrade_may_be_pipelined():
+    plain = HEAD + b"Content-Length: 3\r\n\r\n123"
+    chunked = OFFER.replace(b"Content-Length: 2\r\n\r\n12", b"Transfer-Encoding: chunked\r\n\r\n4\r\n1234\r\n0\r\n\r\n")
+    async with connected(Protocol) as (reader, writer):
+        writer.write(OFFER + plain + chunked + OFFER)
+        lengths = [(await answer(reader))[1][0] for _ in range(4)]
+        assert lengths == [2, 3, 4, 2]
+
+
+async def test_a_client_of_http_1_0_gets_no_chunks():
+    async with connected(Protocol) as (reader, writer):
+        writer.write(b"POST /stream HTTP/1.0\r\nHost: a\r\nContent-Length: 2\r\n\r\n12")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head.lower()
+        assert b"connection: close" in head.lower()
+        assert body == b"onetwothree"
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("target", [b"/", b"/stream", b"/slow"])
+async def test_a_client_that_sends_no_more_is_answered(target: bytes, version: bytes):
+    async with connected(Protocol) as (reader, writer):
+        writer.write(b"POST %b HTTP/%b\r\nHost: a\r\nContent-Length: 2\r\n\r\n12" % (target, version))
+        writer.write_eof()
+        async with asyncio.timeout(PATIENCE):
+            whole = await reader.read()
+        assert b" 200 OK" in whole
+        assert b"three" in whole or whole.endswith(b"[2, 2]")
+
+
+async def test_all_that_was_asked_before_the_client_sends_no_more_is_answered():
+    async with connected(Protocol) as (reader, writer):
+        writer.write(3 * (HEAD + b"Content-Length: 2\r\n\r\n12"))
+        writer.write_eof()
+        async with asyncio.timeout(PATIENCE):
+            assert (await reader.read()).count(b"[2, 2]") == 3
+
+
+@pytest.mark.parametrize("start", [b"P", HEAD, LENGTH, LENGTH + b"12", CHUNKED])
+async def test_a_request_that_will_never_come_whole_ends_the_connection(start: bytes):
+    async with connected(Protocol) as (reader, writer):
+        writer.write(start)
+        writer.write_eof()
+        async with asyncio.timeout(PATIENCE):
+            assert await reader.read() == b""
+
+
 @pytest.mark.parametrize("name", [b"Upgrade", b"UpGRade", b"UPGRADE"])
 async def test_an_offer_to_upgrade_costs_no_body(name: bytes):
     async with connected(Protocol) as (reader, writer):
         offer = b"Connection: Upgrade, HTTP2-Settings\r\n" + name + b": h2c\r\nContent-Length: 2\r\n\r\n12"
         writer.write(HEAD + offer)
-        assert await answer(reader) == (200, [2, 4])
+        assert await answer(reader) == (200, [2, 3])
