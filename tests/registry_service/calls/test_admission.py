@@ -91,7 +91,9 @@ class TestAdmission:
         await house.call()
         versions = ["2.0.0rc1", "2.0.0rc1", "1.0.0", "1.0.0"]
         assert [request.header("X-Naru-Version") for request in house.endpoint.received] == versions
-        assert [row.version for row in await house.rows()] == versions
+        rows = await house.rows()
+        assert [(row.version, row.trial) for row in rows] == list(zip(versions, [True, True, True, False], strict=True))
+        assert (await house.get(rows[0].call_id)).trial
         assert await house.usage() == 4
 
     @pytest.mark.parametrize("version", ["2.0.0", "1.0.1", "1.0.0.dev1", "nonsense", "1" * 5000, "1.0.0'; --"])
@@ -100,7 +102,7 @@ class TestAdmission:
         await house.tool("/echo", version="2.0.0", name="another")
         failure = await failing(house.tried(version))
         assert failure.reason == "TOOL_VERSION_NOT_FOUND"
-        assert failure.facts == {"tool": "tool", "version": version[:64]}
+        assert failure.facts == {"tool": "tool", "version": version[:128]}
         assert (await house.rows(), house.endpoint.executions) == ([], 0)
 
     async def test_a_version_is_tried_by_the_admin_only_and_for_an_account(self, house):

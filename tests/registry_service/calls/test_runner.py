@@ -139,6 +139,47 @@ class TestAnswers:
         row = await house.row()
         assert (row.state, row.reason) == (execution_pb2.Call.FAILED, errors_pb2.TOOL_RESPONSE_INVALID)
 
+    @BOTH_DATABASES
+    async def test_a_record_says_how_the_call_went(self, house):
+        names = {"/sleep?seconds=0.2": 200, "/404": 404, "/html": 200, "/commit-then-drop": 0, "/hang": 0}
+        for number, path in enumerate(names):
+            promised = {"outputSchema": {"type": "object"}} if path == "/html" else {}
+            await house.tool(path, name=f"tool_{number}", timeout="400ms", **promised)
+            await asyncio.gather(house.call(name=f"tool_{number}"), return_exceptions=True)
+        calls = [await house.get(row.call_id) for row in await house.rows()]
+        assert [call.http_status for call in calls] == [*names.values()]
+        details = [
+            "",
+            "",
+            "no structured content, which outputSchema demands",
+            "broken off",
+            "the tool's limit of 0.4 s",
+        ]
+        assert [call.detail for call in calls] == details
+        milliseconds = [call.duration.ToMilliseconds() for call in calls]
+        assert 200 <= milliseconds[0] < 400
+        assert 400 <= milliseconds[4] < 2000
+        assert all(0 < call.duration.ToMicroseconds() < 2_000_000 for call in calls)
+        assert not any(call.trial for call in calls)
+
+    async def test_a_call_that_runs_has_no_duration(self, house):
+        await house.tool("/gate")
+        waiting = asyncio.ensure_future(house.call())
+        await house.endpoint.arrived()
+        call = await house.get((await house.row()).call_id)
+        assert not call.HasField("duration")
+        house.endpoint.gate.set()
+        await waiting
+
+    async def test_a_detail_is_fit_for_a_terminal_and_a_database(self, house):
+        coding = "x\u202e\x1b[31m" + "y" * 300
+        script = Script(chunks=[b"{}"], headers=[("Content-Encoding", coding)])
+        await house.tool(house.endpoint.serve("/odd", script))
+        await asyncio.gather(house.call(), return_exceptions=True)
+        detail = (await house.get((await house.row()).call_id)).detail
+        assert detail.isprintable()
+        assert 0 < len(detail) <= 200
+
     async def test_many_calls_at_once_each_get_their_own(self, house):
         await house.tool("/echo")
         results = await asyncio.gather(*(house.call(b'{"n":%d}' % n) for n in range(50)))
