@@ -1,4 +1,4 @@
-"""The demo's tool endpoints: plain HTTP, as any team would write them; they know nothing of MCP or gRPC.
+"""Serves the demo's tools: plain HTTP, as any team would write it. Nothing here knows MCP or gRPC.
 
 Six tools, none of which needs the network. Bad input is answered with 4xx and `{"error": "<what is wrong>"}`.
 Streamed answers are frames: `{"progress": n, "total"?: n, "message"?: "…"}`, then `{"result": …}` or `{"error": {…}}`.
@@ -46,7 +46,7 @@ DATE = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])", re.ASCII
 
 
 class Input(msgspec.Struct, forbid_unknown_fields=True):
-    """What a tool takes; unknown members are refused, so that a typo is not taken for a default."""
+    """Holds what a tool takes; unknown members are refused, so that a typo is not taken for a default."""
 
 
 InputT = TypeVar("InputT", bound=Input)
@@ -83,7 +83,7 @@ class KrHolidays(Input):
 
 
 async def read_body(request: Request) -> bytes:
-    """The body, never more than MAX_BODY_BYTES of it; raises HTTPException 413."""
+    """Returns the body, never more than MAX_BODY_BYTES of it; raises HTTPException 413."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -93,7 +93,7 @@ async def read_body(request: Request) -> bytes:
 
 
 async def read_input(request: Request, shape: type[InputT]) -> InputT:
-    """The JSON body as `shape`; raises HTTPException 400 (not JSON), 413 or 422 (JSON of another shape)."""
+    """Returns the JSON body as `shape`; raises HTTPException 400 (not JSON), 413 or 422 (JSON of another shape)."""
     body = await read_body(request)
     try:
         return msgspec.json.decode(body, type=shape)
@@ -142,7 +142,7 @@ async def text_stats(request: Request) -> Response:
 
 
 async def kr_holidays(request: Request) -> Response:
-    """Public holidays of South Korea, from the query `year`, `month`? and `language`?."""
+    """Lists the public holidays of South Korea, from the query `year`, `month`? and `language`?."""
     try:
         asked = msgspec.convert(dict(request.query_params), KrHolidays, strict=False)
     except msgspec.ValidationError as error:
@@ -159,7 +159,7 @@ async def kr_holidays(request: Request) -> Response:
 
 @dataclass(slots=True)
 class Column:
-    """What has been seen of one column; the lists and sets are bounded by the body's size."""
+    """Holds what has been seen of one column; the lists and sets are bounded by the body's size."""
 
     name: str
     empty: int = 0
@@ -209,11 +209,11 @@ def kind_of(value: str) -> str:
 
 
 class CsvError(Exception):
-    """The text is not CSV; `str(error)` names the line."""
+    """Says that a text is not CSV; `str(error)` names the line."""
 
 
 def csv_rows(asked: CsvProfile) -> Iterator[tuple[int, list[str]]]:
-    """Each row that is not blank with the number of its last line; raises CsvError."""
+    """Yields each row that is not blank with the number of its last line; raises CsvError."""
     reader = csv.reader(io.StringIO(asked.csv, newline=""), delimiter=asked.delimiter, strict=True)
     try:
         for row in reader:
@@ -273,13 +273,13 @@ async def report_frames(asked: SlowReport) -> AsyncIterator[bytes]:
 
 
 async def slow_report(request: Request) -> Response:
-    """Takes as long as it is told to; stops at once when its caller goes away."""
+    """Takes as long as it is asked to; stops at once when its caller goes away."""
     asked = await read_input(request, SlowReport)
     return StreamingResponse(report_frames(asked), media_type="text/event-stream")
 
 
 def draw_qr_code(asked: QrCode) -> bytes:
-    """A PNG; raises segno.DataOverflowError when the text does not fit."""
+    """Returns a PNG; raises segno.DataOverflowError when the text does not fit."""
     code = segno.make_qr(asked.text, error=asked.error_correction, encoding="utf-8", boost_error=False)
     image = io.BytesIO()
     code.save(image, kind="png", scale=int(asked.scale))
@@ -301,7 +301,7 @@ async def healthz(_: Request) -> Response:
 
 
 async def explain(_: Request, error: Exception) -> Response:
-    """The one shape of a refusal."""
+    """Gives every refusal the same shape."""
     if not isinstance(error, HTTPException):
         raise error
     return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=error.headers)

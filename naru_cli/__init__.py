@@ -1,1 +1,1 @@
-"""The `naru` command: a client of its own service (gRPC) and, for calls, of the gateway (HTTP)."""
+"""Talks to both services for people: a client of the registry (gRPC) and, for calls, of the gateway (HTTP)."""

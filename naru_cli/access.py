@@ -1,4 +1,4 @@
-"""What the `naru` command talks to and with which secrets; how failures become exit codes.
+"""Reads what the `naru` command talks to, and with which secrets.
 
 Each of these is taken from the environment, else from the `.naru/` that a `make run` leaves in the current directory,
 else a default:
@@ -39,7 +39,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A gRPC service. `setting` and `token_from` name the settings that address and admin token came from."""
+    """Names a gRPC service. `setting` and `token_from` name the settings that address and admin token came from."""
 
     address: str
     setting: str
@@ -52,7 +52,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`…_from` say which setting a value came from, so that messages can name it.
+    """Holds addresses and secrets. `…_from` say which setting a value came from, so that messages can name it.
 
     `state` is the `.naru/` that was looked for; `endpoint_ca` names a file with the private authorities that the
     registry trusts of endpoints. `unknown` are variables that nothing reads.
@@ -115,7 +115,7 @@ class Access:
         return self.credential
 
     def absent(self, setting: str, file: str, address_from: str) -> str:
-        """That a secret is not set, and why the one of a `make run` does not stand in for it."""
+        """Says that a secret is not set, and why the one of a `make run` does not stand in for it."""
         said = f"{setting} is not set"
         if (self.state / file).exists():
             return (

@@ -1,4 +1,4 @@
-"""`naru account …` and `naru usage`: accounts, their secrets and their counters."""
+"""Serves `naru account …` and `naru usage`: accounts, their secrets and their counters."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +51,7 @@ def deliver(ask: Callable[[], NewSecret], save: Path | None, *, replace: bool, a
 
 
 def show_secret(answer: NewSecret, saved: Path | None, as_json: bool) -> None:
-    """The only time that a secret is seen, unless it was saved."""
+    """Shows a secret the only time that it is seen, unless it was saved."""
     account = answer.account
     credential = f"{account.client_id}:{answer.secret}"
     shown = {} if saved is not None else {"secret": answer.secret, "credential": credential}
@@ -114,7 +114,7 @@ def account_rotate(
 @command(app, "revoke")
 def account_revoke(
     client_id: ClientId,
-    secret_id: Annotated[str, typer.Argument(metavar="SECRET_ID", help="The secret's id, as `show` tells it.")],
+    secret_id: Annotated[str, typer.Argument(metavar="SECRET_ID", help="The secret's id, as `show` names it.")],
     as_json: AsJson = False,
 ) -> None:
     """Revokes one secret of an account."""

@@ -1,4 +1,4 @@
-"""The file that `naru call --output` names: it is known to be writable before there is an answer that could be lost."""
+"""Keeps the file that `naru call --output` names: known to be writable before there is an answer to lose."""
 
 import os
 from pathlib import Path

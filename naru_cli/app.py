@@ -1,4 +1,4 @@
-"""The `naru` command: a client of the registry service, and through the gateway of the tools.
+"""Puts the `naru` command together: a client of the registry service, and through the gateway of the tools.
 
 The commands stand in `tools` and `accounts`; here are those that are about neither alone.
 """
@@ -49,7 +49,7 @@ def options(
         bool, typer.Option("--version", is_eager=True, callback=show_version, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """What stands before a command; the help is that of `app`."""
+    """Takes what stands before a command; the help is that of `app`."""
 
 
 Pairs = Annotated[
@@ -118,7 +118,7 @@ async def run_call(gateway: Gateway, name: str, arguments: bytes, lane: str, cou
 
 
 def language() -> str:
-    """Korean where the terminal is, else English, as is everything that the command says itself."""
+    """Returns Korean where the terminal is, else English, as is everything that the command says itself."""
     locale = os.environ.get("LC_ALL") or os.environ.get("LC_MESSAGES") or os.environ.get("LANG") or ""
     return "ko" if locale.lower().startswith("ko") else "en"
 

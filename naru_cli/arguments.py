@@ -1,4 +1,4 @@
-"""The arguments of `naru call`: `--arg NAME=VALUE` as JSON text, typed as the tool's input schema says."""
+"""Reads the arguments of `naru call`: `--arg NAME=VALUE` as JSON text, typed as the tool's input schema says."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -13,7 +13,7 @@ Types: TypeAlias = Mapping[str, frozenset[str]]
 
 
 class Schema(msgspec.Struct):
-    """What is read of a tool's input schema: the types that its properties name."""
+    """Holds what is read of a tool's input schema: the types that its properties name."""
 
     properties: dict[str, Any] = {}
 
@@ -22,7 +22,7 @@ class Schema(msgspec.Struct):
 
 
 class Tool(msgspec.Struct):
-    """What is read of a tool, in a catalog or in its definition."""
+    """Holds what is read of a tool, in a catalog or in its definition."""
 
     name: str = ""
     input_schema: Schema = msgspec.field(name="inputSchema", default_factory=Schema)
@@ -36,7 +36,7 @@ JSON_TYPES = {bool: "boolean", int: "integer", float: "number", dict: "object", 
 
 
 def json_type(text: str) -> str | None:
-    """The JSON Schema type of what is JSON and not a string; None for all other text."""
+    """Returns the JSON Schema type of what is JSON and not a string; None for all other text."""
     try:
         return JSON_TYPES.get(type(msgspec.json.decode(text)))
     except (msgspec.DecodeError, RecursionError):
@@ -44,7 +44,7 @@ def json_type(text: str) -> str | None:
 
 
 def checked_object(text: str) -> bytes:
-    """JSON text of an object, as it was given. Raises CliError."""
+    """Returns the JSON text of an object, as it was given. Raises CliError."""
     try:
         msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -53,7 +53,7 @@ def checked_object(text: str) -> bytes:
 
 
 def arguments_of(pairs: Sequence[str], ask_types: Callable[[], Types]) -> bytes:
-    """`k=v` … as the JSON text of an object; the tool's schema is asked only where a value could mean two things.
+    """Returns `k=v` … as the JSON text of an object. Asks for the schema only where a value could mean two things.
 
     `k:=JSON` is taken as it is. Raises CliError.
     """
@@ -71,7 +71,7 @@ def arguments_of(pairs: Sequence[str], ask_types: Callable[[], Types]) -> bytes:
 
 
 def split(pair: str) -> tuple[str, str, bool]:
-    """Name, text, and whether the text is JSON as it stands."""
+    """Returns name, text, and if the text is JSON as it stands."""
     name, equals, text = pair.partition("=")
     exact = name.endswith(":")
     name = name.removesuffix(":")

@@ -1,4 +1,4 @@
-"""The gateway as the `naru` command sees it: an MCP client of revision 2025-11-25, for one request at a time."""
+"""Talks to the gateway: an MCP client of revision 2025-11-25, for one request at a time."""
 
 import base64
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -37,7 +37,7 @@ class RpcError(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """A JSON-RPC message of the gateway. `result` is left as it came: digits and the order of keys survive."""
+    """Holds a JSON-RPC message of the gateway. `result` is left as it came: digits and the order of keys survive."""
 
     method: str = ""
     params: Progress = msgspec.field(default_factory=Progress)
@@ -46,9 +46,9 @@ class Message(msgspec.Struct):
 
 
 class Reply(NamedTuple):
-    """`result` is JSON text, as it came. `call_id` is empty for what was not a call.
+    """Holds a result, as JSON text and as it came. `call_id` is empty for what was not a call.
 
-    `failure` is what Naru knows of a failure, where it is told beside the result; None where the result holds it.
+    `failure` is what Naru knows of a failure, where that comes beside the result; None where the result holds it.
     """
 
     result: bytes
@@ -61,13 +61,13 @@ Report = Callable[[Progress], None]
 
 @dataclass
 class Course:
-    """What is known of a call that was sent and whose result has not come; the id as soon as it was admitted."""
+    """Holds what is known of a call whose result has not come; the id as soon as it was admitted."""
 
     call_id: str = ""
 
     def failure(self, message: str, code: Exit) -> CliError:
-        """That the result will not be waited for, and where to find out what became of the call."""
-        known = f"`naru record {self.call_id}` tells what becomes of it"
+        """Says that the result isn't waited for any more, and where to find out what became of the call."""
+        known = f"`naru record {self.call_id}` shows what becomes of it"
         unknown = "it has no id yet, so that it was probably not admitted"
         facts = {"call_id": self.call_id} if self.call_id else {}
         message = f"{message}; the call may still run: {known if self.call_id else unknown}"
@@ -79,7 +79,7 @@ def basic(credential: str) -> str:
 
 
 def cause(error: BaseException) -> str:
-    """The error in few words: aiohttp's own text repeats the address and its TLS settings."""
+    """Returns the error in few words: aiohttp's own text repeats the address and its TLS settings."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return error.os_error.strerror or str(error.os_error)
     return str(error) or type(error).__name__
@@ -91,21 +91,24 @@ def envelope(method: str, params: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Gateway:
-    """`call_seconds` limits tools/call; None leaves it to the tool's own limit. Each method raises CliError."""
+    """Speaks to one gateway. `call_seconds` limits tools/call; None leaves it to the tool's own limit.
+
+    Each method raises CliError.
+    """
 
     access: Access
     language: str = ""
     call_seconds: float | None = None
 
     async def request(self, method: str, params: bytes = b"{}") -> bytes:
-        """The `result` of a method other than tools/call, as JSON text."""
+        """Returns the `result` of a method other than tools/call, as JSON text."""
         headers = {"Accept": "application/json, text/event-stream"}
         return (await self.exchange(envelope(method, params), headers, REQUEST_SECONDS)).result
 
     async def call_tool(
         self, name: str, arguments: bytes, lane: str = "", report: Report | None = None, course: Course | None = None
     ) -> Reply:
-        """Calls a tool over SSE; the result is a CallToolResult. `course` is told what is known before that."""
+        """Calls a tool over SSE; the result is a CallToolResult. `course` gets what is known before that."""
         headers = {"Accept": "text/event-stream"}
         if lane:
             headers["X-MCP-Env-Scope"] = lane
@@ -136,7 +139,7 @@ class Gateway:
             raise self.lost(error, seconds, course) from error
 
     def lost(self, error: TimeoutError | aiohttp.ClientError, seconds: float | None, course: Course | None) -> CliError:
-        """What it means that no result came."""
+        """Says what it means that no result came."""
         where = f"{self.access.url} ({self.access.url_from})"
         if isinstance(error, TimeoutError):
             message = f"no answer from {where} within {seconds or CONNECT_SECONDS:g} seconds"
@@ -196,7 +199,7 @@ def rpc_failure(access: Access, response: aiohttp.ClientResponse, error: RpcErro
 
 
 def telling(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of a failure that tell people more: neither what every one has, nor what is shown in another way."""
+    """Returns the facts that people need: neither what every failure has, nor what is shown in another way."""
     return {
         name: value
         for name, value in data.items()
@@ -209,7 +212,7 @@ def has_objects(value: object) -> bool:
 
 
 def remedy(access: Access, reason: str, data: Mapping[str, Any]) -> str:
-    """The command or the setting that helps, where the CLI knows better than a sentence for every client."""
+    """Returns the command or the setting that helps, where the CLI knows better than a sentence for every client."""
     tool = data.get("tool", "TOOL")
     if reason == "TOOL_VERSION_AMBIGUOUS":
         versions = data.get("active_versions") or ["VERSION"]
@@ -217,7 +220,7 @@ def remedy(access: Access, reason: str, data: Mapping[str, Any]) -> str:
     if reason == "TOOL_NOT_ACTIVE":
         return f"; `naru tool show {tool}` lists its versions, `naru tool activate {tool} VERSION` makes one active"
     if reason == "TOOL_NOT_FOUND":
-        return "; `naru tool list` tells which there are"
+        return "; `naru tool list` shows which there are"
     if reason == "PATH_NOT_FOUND":
         path = urlsplit(access.url).path or "/"
         return f" The path of {access.url} ({access.url_from}) is {path}; the gateway's is /mcp or in GATEWAY_MCP_PATHS"
@@ -233,7 +236,7 @@ async def whole(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The data of each server-sent event. `content.readline` would refuse lines above 64 KiB."""
+    """Yields the data of each server-sent event. `content.readline` would refuse lines above 64 KiB."""
     data: list[bytes] = []
     async for line in lines(content):
         if line.startswith(b"data:"):

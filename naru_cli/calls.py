@@ -1,4 +1,4 @@
-"""`naru calls …` and `naru record`: what the ledger holds of calls."""
+"""Serves `naru calls …` and `naru record`: what the ledger holds of calls."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Connections to the registry service, and what a failed RPC means."""
+"""Opens connections to the registry service, and says what a failed RPC means."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ def open_channel(access: Access, target: Target) -> Iterator[grpc.Channel]:
 
 
 def failure(error: grpc.RpcError, target: Target) -> CliError:
-    """The CliError that a failed RPC means."""
+    """Returns the CliError that a failed RPC means."""
     code, details = error.code(), error.details() or ""
     info = wire.unpack_status(error.trailing_metadata())
     if info is None:
@@ -63,7 +63,7 @@ def admin_metadata(access: Access, target: Target) -> list[tuple[str, str]]:
 
 
 def serving(channel: grpc.Channel, timeout: float, service: str = "") -> bool:
-    """Whether a process, or one of its services, says that it can serve; waits for the connection.
+    """Asks if a process, or one of its services, can serve; waits for the connection.
 
     Raises grpc.RpcError.
     """

@@ -1,4 +1,4 @@
-"""What the commands of `naru` have in common."""
+"""Holds what the commands of `naru` have in common."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ def access() -> Access:
 
 @contextmanager
 def connected(service: Callable[..., Any], reach: Access) -> Iterator[Callable[[str, Any], Any]]:
-    """Admin RPCs over one connection; the first that fails leaves as a CliError."""
+    """Makes admin RPCs over one connection; the first that fails leaves as a CliError."""
     target = reach.execution if service is execution_pb2_grpc.ExecutionStub else reach.registry
     metadata = admin_metadata(reach, target)
     with open_channel(reach, target) as channel:
@@ -71,7 +71,7 @@ def connected(service: Callable[..., Any], reach: Access) -> Iterator[Callable[[
 
 
 def rpc(service: Callable[..., Any], method: str, request: Any, reach: Access | None = None) -> Any:
-    """One admin RPC over a connection of its own; raises CliError."""
+    """Makes one admin RPC over a connection of its own; raises CliError."""
     with connected(service, reach or access()) as ask:
         return ask(method, request)
 
@@ -84,7 +84,7 @@ execution = partial(rpc, execution_pb2_grpc.ExecutionStub)
 def pages(
     call: Callable[..., Any], method: str, request: Any, items: str, reach: Access | None = None, page_size: int = 1000
 ) -> Iterator[Any]:
-    """The items of every page of a List method."""
+    """Yields the items of every page of a List method."""
     request.page_size = page_size
     while True:
         page = call(method, request, reach)

@@ -1,4 +1,4 @@
-"""`naru doctor`: looks at every link from here to the tools' endpoints, and names the setting that is wrong."""
+"""Serves `naru doctor`: looks at every link from here to the tools' endpoints, and names the setting that is wrong."""
 
 import asyncio
 from urllib.parse import urlsplit, urlunsplit
@@ -60,7 +60,7 @@ def execution_findings(access: Access) -> list[Finding]:
 
 
 def reach(access: Access, target: Target, check: str, setting: str, remedy: str, service: str = "") -> Finding:
-    """Whether something answers there as a part of Naru; whether it can serve is told by the next look."""
+    """Says if something answers there as a part of Naru; the next look shows if it can serve."""
     try:
         with open_channel(access, target) as channel:
             ready = answers(channel, service)
@@ -72,7 +72,7 @@ def reach(access: Access, target: Target, check: str, setting: str, remedy: str,
 
 
 def answers(channel: grpc.Channel, service: str) -> bool | None:
-    """Whether the service serves; None when no connection was made in time."""
+    """Says if the service serves; None when no connection was made in time."""
     try:
         return serving(channel, CONNECT_SECONDS, service)
     except grpc.RpcError as error:
@@ -171,7 +171,7 @@ async def gateway_findings(access: Access) -> list[Finding]:
 
 
 class Readiness(msgspec.Struct):
-    """The body of /readyz."""
+    """Holds the body of /readyz."""
 
     status: str = ""
     troubles: list[str] = []
@@ -215,7 +215,7 @@ async def credential_findings(access: Access) -> list[Finding]:
 
 
 async def call_finding(access: Access) -> Finding:
-    """Whether calls get from the gateway to the process that runs them: it has an address and a token of its own."""
+    """Says if calls get from the gateway to the process that runs them: it has an address and a token of its own."""
     try:
         await Gateway(access, language="en").request("tools/call", NO_TOOL)
     except CliError as error:

@@ -1,4 +1,4 @@
-"""`naru doctor` on where the active versions lead: their endpoints' servers, and the secrets that they name."""
+"""Looks, for `naru doctor`, at where the active versions lead: servers of endpoints, and secrets."""
 
 import asyncio
 import ipaddress
@@ -33,7 +33,7 @@ class Server(NamedTuple):
 
 @dataclass
 class Use:
-    """A server and the tools that use it; what the registry says of its address, empty if it may be called."""
+    """Holds a server's URL and the tools that use it. `obstacle` is why the registry may not call it, if it may not."""
 
     url: str
     tools: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Use:
 
 
 class Uses:
-    """Which tools use a server or lack a secret, in the order in which they were met."""
+    """Holds which tools use a server or lack a secret, in the order in which they were met."""
 
     def __init__(self) -> None:
         self.servers: dict[Server, Use] = {}
@@ -105,7 +105,7 @@ def secret_finding(name: str, users: list[str]) -> Finding:
 
 
 def is_local(target: str) -> bool:
-    """Whether the registry runs on this machine, so that it sees what the doctor sees."""
+    """Says if the registry runs on this machine, so that it sees what the doctor sees."""
     host = target.rpartition("/")[2].rpartition(":")[0].strip("[]")
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -114,7 +114,7 @@ def is_local(target: str) -> bool:
 
 
 async def endpoint_finding(access: Access, server: Server, use: Use) -> Finding:
-    """Whether something listens at a server that the registry may call; asks nothing that it may not."""
+    """Says if something listens at a server that the registry may call; asks nothing that it may not."""
     check = f"endpoint {server.host}:{server.port}"
     used = used_by(use.tools)
     if use.obstacle:

@@ -1,4 +1,4 @@
-"""How a failure reaches the person at the terminal: one exception, its exit code, and the facts in words."""
+"""Brings a failure to the person at the terminal: one exception, its exit code, and the facts in words."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Exit(IntEnum):
-    """The exit codes. They are part of the interface: scripts branch on them."""
+    """Names the exit codes. They are part of the interface: scripts branch on them."""
 
     OK = 0
     FAILURE = 1
@@ -63,7 +63,7 @@ EXITS_BY_REASON = {
 
 
 class CliError(Exception):
-    """What stops a command: a message for people, the exit code, and for `--json` the reason and its facts."""
+    """Stops a command: a message for people, the exit code, and for `--json` the reason and its facts."""
 
     def __init__(
         self, message: str, code: Exit = Exit.FAILURE, reason: str = "", facts: Mapping[str, Any] | None = None
@@ -75,13 +75,13 @@ class CliError(Exception):
 
 
 def with_facts(said: str, facts: Mapping[str, Any]) -> str:
-    """`the plan does not exist` → `the plan does not exist (plan gold, plans lite, pro)`; not what it says already."""
+    """Returns `no such plan (plan gold, plans lite, pro)` for `no such plan`; leaves out what that says already."""
     told = [fact_text(name, value) for name, value in facts.items() if not is_told(value, said)]
     return f"{said} ({', '.join(told)})" if told else said
 
 
 def fact_text(name: str, value: object) -> str:
-    """`timeout seconds 30`; a `detail` speaks for itself."""
+    """Returns `timeout seconds 30`; a `detail` speaks for itself."""
     shown = ", ".join(map(str, value)) if isinstance(value, list) else fact_word(value)
     return shown if name == "detail" else f"{name.replace('_', ' ')} {shown}"
 
@@ -93,6 +93,6 @@ def fact_word(value: object) -> str:
 
 
 def is_told(value: object, said: str) -> bool:
-    """Whether a sentence holds a fact, as a word of its own: `1` is not told by `1.0`."""
+    """Says if a sentence holds a fact, as a word of its own: `1` is not said by `1.0`."""
     parts = value if isinstance(value, list) else [value]
     return all(re.search(rf"(?<![\w.-]){re.escape(fact_word(part))}(?![\w-]|\.\w)", said) for part in parts)

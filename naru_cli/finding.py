@@ -1,4 +1,4 @@
-"""What one look of `naru doctor` told."""
+"""Holds what one look of `naru doctor` found."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one look told. `setting` names what to change, `remedy` says how."""
+    """Holds what one look found. `setting` names what to change, `remedy` says how."""
 
     check: str
     state: State

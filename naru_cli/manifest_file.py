@@ -1,4 +1,4 @@
-"""A manifest as people write it (YAML, or JSON) → the JSON text that `Registry.ApplyManifest` takes.
+"""Turns a manifest as people write it (YAML, or JSON) into the JSON text that `Registry.ApplyManifest` takes.
 
 Read as YAML 1.2 reads it: `no` and `2024-01-01` are strings, and a number keeps the digits that were written. What JSON
 cannot say, or a reader could take for something else, is refused with its line and column; nothing is guessed.
@@ -32,7 +32,7 @@ MAX_REPEATED = 100_000
 
 
 class Place(NamedTuple):
-    """Where something stands in the file; both count from 1."""
+    """Names a place in the file; both count from 1."""
 
     line: int
     column: int
@@ -44,7 +44,7 @@ class Fault(NamedTuple):
 
 
 class ManifestError(Exception):
-    """The file is no manifest. `faults` holds everything that is wrong with it."""
+    """Says that a file is no manifest. `faults` holds everything that is wrong with it."""
 
     def __init__(self, faults: list[Fault]) -> None:
         super().__init__("; ".join(fault.message for fault in faults))
@@ -52,7 +52,7 @@ class ManifestError(Exception):
 
 
 class Manifest(NamedTuple):
-    """`places` tells where each value stands, by JSON Pointer; it is empty for a file that was JSON already.
+    """Holds a manifest as JSON text, and where each value stands, by JSON Pointer (nothing for a file that was JSON).
 
     `unused` names the variables that nothing asked for.
     """
@@ -72,7 +72,7 @@ def read(path: Path, variables: Mapping[str, str]) -> Manifest:
 
 
 def parse(source: bytes, variables: Mapping[str, str], *, is_json: bool = False) -> Manifest:
-    """`read`, of what a file holds."""
+    """Does as `read`, with what a file holds."""
     try:
         text = source.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -114,7 +114,7 @@ class Loader(yaml.CSafeLoader):
 
 
 def compose(text: str) -> yaml.Node | None:
-    """The file as nodes; raises ManifestError."""
+    """Returns the file as nodes; raises ManifestError."""
     try:
         node: yaml.Node | None = yaml.compose(text, Loader)
     except yaml.MarkedYAMLError as error:
@@ -129,7 +129,7 @@ def compose(text: str) -> yaml.Node | None:
 
 
 def unreadable(text: str, error: yaml.YAMLError) -> str:
-    """PyYAML tells only the offset of a character that YAML does not allow."""
+    """Says where a character is that YAML does not allow: PyYAML knows its offset only."""
     position = getattr(error, "position", None)
     if not isinstance(position, int):
         return str(error)
@@ -228,7 +228,7 @@ class JsonWriter:
 
 
 def is_endpoint(path: Steps) -> bool:
-    """Whether this is within a tool's endpoint: elsewhere, in a description say, `${NAME}` is just text."""
+    """Says if this is within a tool's endpoint: elsewhere, in a description say, `${NAME}` is just text."""
     return len(path) > 3 and path[0] == "tools" and path[2] == "endpoint"
 
 

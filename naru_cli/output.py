@@ -1,4 +1,4 @@
-"""How the `naru` command shows things: tables and sentences for people, JSON for scripts."""
+"""Shows things: tables and sentences for people, JSON for scripts."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,7 +45,7 @@ def note(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
-    """The first column is what a row is called: it stays whole, and the others are folded for it."""
+    """Draws a table. The first column is what a row is called: it stays whole, and the others are folded for it."""
     rows = list(rows)
     if not rows:
         note(empty)
@@ -71,7 +71,7 @@ def show_error(error: CliError, *, as_json: bool) -> None:
 
 
 def time_of(stamp: Timestamp) -> str:
-    """RFC 3339 in UTC, with milliseconds."""
+    """Returns RFC 3339 in UTC, with milliseconds."""
     return stamp.ToDatetime().isoformat(timespec="milliseconds") + "Z"
 
 
@@ -111,7 +111,7 @@ def account_dict(account: accounts_pb2.Account) -> dict[str, Any]:
 
 
 def call_dict(call: execution_pb2.Call) -> dict[str, Any]:
-    """`reason`, `detail` and ids are empty, and times and the HTTP status None, where there is nothing to say."""
+    """Describes a call. Texts are empty, and times and numbers None, where there is nothing to say."""
     return {
         "call_id": call.call_id,
         "client_id": call.client_id,
@@ -140,7 +140,7 @@ def reason_of(call: execution_pb2.Call) -> str:
 
 @contextmanager
 def progress_bar(name: str) -> Iterator[Report | None]:
-    """A live bar on standard error; nothing where that is no terminal."""
+    """Draws a live bar on standard error; nothing where that is no terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None

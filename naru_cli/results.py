@@ -1,4 +1,4 @@
-"""The result of a call, a CallToolResult: how it is shown or saved, and the exit code that it means."""
+"""Shows or saves the result of a call, a CallToolResult, and finds the exit code that it means."""
 
 import base64
 import binascii
@@ -19,7 +19,7 @@ NEVER_ASKED = frozenset(["ARGUMENTS_INVALID", "PERMISSION_DENIED"])
 # What an operator does about a `detail` of TOOL_UNREACHABLE.
 REMEDIES = {
     "address not allowed": "REGISTRY_ENDPOINT_NETWORKS of the registry does not admit the endpoint's address, or the "
-    "address is one that is never called; `naru doctor` tells which",
+    "address is one that is never called; `naru doctor` shows which",
     "secret not available": "REGISTRY_SECRETS_DIR of the registry must hold the secret that the definition names",
     "name not resolved": "the registry cannot resolve the host name of the endpoint's url",
     "certificate not trusted": "the endpoint needs a certificate of an authority that the registry's system or its "
@@ -30,7 +30,7 @@ REMEDIES = {
 
 
 class Block(msgspec.Struct):
-    """What is read of an MCP content block."""
+    """Holds what is read of an MCP content block."""
 
     type: str
     text: str = ""
@@ -62,7 +62,7 @@ class CallResult(msgspec.Struct):
 
 
 class Failure(msgspec.Struct):
-    """The members that every failure of Naru has."""
+    """Holds the members that every failure of Naru has."""
 
     reason: str
     error_code: Annotated[str, msgspec.Meta(pattern=r"^E[0-9]{4}$")]
@@ -118,7 +118,7 @@ def exit_of(result: CallResult, failure: Mapping[str, Any]) -> Exit:
 
 
 def failure_line(failure: Mapping[str, Any], said: str) -> str:
-    """`TOOL_UNREACHABLE (address not allowed): REGISTRY_ENDPOINT_NETWORKS …`, without what was said already."""
+    """Returns `TOOL_UNREACHABLE (address not allowed): REGISTRY_…`, without what was said already."""
     facts = {name: value for name, value in telling(failure).items() if not is_told(value, said)}
     line = with_facts(str(failure.get("reason", "")), facts)
     remedy = REMEDIES.get(str(failure.get("detail", "")), "")
@@ -126,7 +126,7 @@ def failure_line(failure: Mapping[str, Any], said: str) -> str:
 
 
 def binary_of(block: Block) -> str:
-    """Base64 text; empty for a block of text."""
+    """Returns base64 text; empty for a block of text."""
     return block.data or (block.resource.blob if block.resource else "")
 
 

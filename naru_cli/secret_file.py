@@ -1,4 +1,4 @@
-"""The file that `--save` names: it is known to be writable before there is a credential that could be lost."""
+"""Keeps the file that `--save` names: known to be writable before there is a credential to lose."""
 
 import os
 import tempfile
@@ -14,7 +14,7 @@ Write = Callable[[str], None]
 
 @contextmanager
 def reserved(path: Path, *, replace: bool) -> Iterator[Write]:
-    """Room for a credential at `path`; what is not used is given up at the end. Raises CliError (USAGE)."""
+    """Keeps room for a credential at `path`; what is not used is given up at the end. Raises CliError (USAGE)."""
     check(path, replace=replace)
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

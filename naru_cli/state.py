@@ -1,4 +1,4 @@
-"""The `.naru/` that a `make run` leaves in its directory: where its processes listen, and its secrets."""
+"""Reads the `.naru/` that a `make run` leaves in its directory: where its processes listen, and its secrets."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ ANEW = f"removing {STATE_DIRECTORY}/ and a new `make run` start anew"
 
 
 def read_run(state: Path) -> dict[str, str]:
-    """Where the processes of the last `make run` listen: `registry` and `url`; empty when there was none.
+    """Returns where the processes of the last `make run` listen: `registry` and `url`; nothing when there was none.
 
     `endpoint_ca` is its registry's REGISTRY_ENDPOINT_CA_FILE, `meta_prefix` its gateway's GATEWAY_META_PREFIX.
     """

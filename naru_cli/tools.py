@@ -1,4 +1,4 @@
-"""`naru tool …`: manifests, tools and which of their versions are active."""
+"""Serves `naru tool …`: manifests, tools and which of their versions are active."""
 
 import sys
 from pathlib import Path
@@ -93,7 +93,7 @@ def read_manifest(file: Path, variables: dict[str, str]) -> manifest_file.Manife
 
 
 class Remark:
-    """A fault or a warning of the registry, with the place in the file that it is about."""
+    """Holds a fault or a warning of the registry, with the place in the file that it is about."""
 
     def __init__(self, fault: registry_pb2.ApplyManifestResponse.Fault, manifest: manifest_file.Manifest) -> None:
         self.fault = fault
@@ -110,7 +110,7 @@ class Remark:
 
 
 def manifest_error(file: str, answer: registry_pb2.ApplyManifestResponse, manifest: manifest_file.Manifest) -> CliError:
-    """The registry's faults and warnings, with the lines that they are in."""
+    """Returns the registry's faults and warnings, with the lines that they are in."""
     faults = [Remark(fault, manifest) for fault in answer.faults]
     warnings = [Remark(fault, manifest) for fault in answer.warnings]
     lines = [fault.line(file) for fault in faults] + [f"warning: {warning.line(file)}" for warning in warnings]
@@ -120,7 +120,7 @@ def manifest_error(file: str, answer: registry_pb2.ApplyManifestResponse, manife
 
 
 def nearest(pointer: str, manifest: manifest_file.Manifest) -> manifest_file.Place | None:
-    """Where a pointer leads, or as near as the manifest goes: it may name what is missing."""
+    """Returns where a pointer leads, or as near as the manifest goes: it may name what is missing."""
     while pointer and pointer not in manifest.places:
         pointer = pointer.rpartition("/")[0]
     return manifest.places.get(pointer)
@@ -179,7 +179,7 @@ def tool_show(
 
 
 def show_arguments(version: registry_pb2.ToolVersion, title: str) -> None:
-    """What `naru call` takes: the properties of the input schema."""
+    """Shows what `naru call` takes: the properties of the input schema."""
     schema = msgspec.json.decode(version.definition, type=InputSchemaOnly).input_schema
     rows = [
         (name, type_text(property_), "required" if name in schema.required else "", description(property_))
@@ -189,7 +189,7 @@ def show_arguments(version: registry_pb2.ToolVersion, title: str) -> None:
 
 
 class InputSchema(msgspec.Struct):
-    """What is read of a schema whose properties and `required` are where they usually are."""
+    """Holds what is read of a schema whose properties and `required` are where they usually are."""
 
     properties: dict[str, Any] = {}
     required: list[Any] = []
@@ -200,7 +200,7 @@ class InputSchemaOnly(msgspec.Struct):
 
 
 def type_text(schema: object) -> str:
-    """`integer`, `string | null`, `"a" | "b"`; empty where the schema says it in another way."""
+    """Returns `integer`, `string | null`, `"a" | "b"`; empty where the schema says it in another way."""
     if not isinstance(schema, dict):
         return ""
     if isinstance(values := schema.get("enum"), list):

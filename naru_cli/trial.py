@@ -1,4 +1,4 @@
-"""A trial: one call of a version, active or not, which the admin makes as an account, past the gateway."""
+"""Makes a trial: one call of a version, active or not, by the admin as an account, past the gateway."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Where the parts of a `make run` listen: from the environment, with free ports where that leaves a choice."""
+"""Finds where the parts of a `make run` listen: from the environment, with free ports where that leaves a choice."""
 
 import errno
 import ipaddress
@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 
 class AddressError(Exception):
-    """An address that cannot be used; the message names the variable to set."""
+    """Refuses an address that cannot be used; the message names the variable to set."""
 
 
 class Address(NamedTuple):
@@ -21,7 +21,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def reachable(self) -> str:
-        """`host:port` for a client on this machine: who listens everywhere is asked at the loopback address."""
+        """Returns `host:port` for a client on this machine: who listens everywhere is asked at the loopback address."""
         loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not bound to
         return str(Address(loopback.get(self.host, self.host), self.port))
 
@@ -31,7 +31,7 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """`gateway_metrics` and `registry_metrics` are `host:port`, or what the service itself takes instead (`off`)."""
+    """Holds all addresses. Those of metrics are `host:port`, or what the service itself takes instead (`off`)."""
 
     DEMO_URL: ClassVar[str] = "http://127.0.0.1:9000"
 
@@ -56,7 +56,7 @@ class Addresses:
         return cls(gateway, registry, demo, gateway_metrics, registry_metrics, notices)
 
     def networks(self, allowed: str) -> str:
-        """REGISTRY_ENDPOINT_NETWORKS with what the demo tools need: they are on this machine."""
+        """Returns REGISTRY_ENDPOINT_NETWORKS with what the demo tools need: they are on this machine."""
         host = self.demo.reachable().rpartition(":")[0].strip("[]")
         found = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
         own = {"127.0.0.0/8", "::1/128"} | {str(ipaddress.ip_network(address)) for address in found}
@@ -84,7 +84,7 @@ def required(probes: ExitStack, environ: Mapping[str, str], variable: str, defau
 
 
 def metrics(probes: ExitStack, environ: Mapping[str, str], variable: str, default: str) -> tuple[str, str]:
-    """The address of metrics, and a notice if it is not the usual one: nobody is asked to move a port over metrics."""
+    """Returns the address of metrics, and a notice if it is not the usual one: no port has to be moved over metrics."""
     if asked := environ.get(variable):
         return asked if asked == "off" else str(required(probes, environ, variable, default)), ""
     address = parse(variable, default)
@@ -96,7 +96,7 @@ def metrics(probes: ExitStack, environ: Mapping[str, str], variable: str, defaul
 
 
 def bound(probes: ExitStack, address: Address) -> Address:
-    """The address with a port that is free, and stays taken while `probes` is open; raises OSError."""
+    """Returns the address with a port that is free, and stays taken while `probes` is open; raises OSError."""
     family, kind, protocol, _, sockaddr = socket.getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]

@@ -1,4 +1,4 @@
-"""The admin side of the contract: plain blocking gRPC calls with bounded waits."""
+"""Speaks the admin side of the contract: plain blocking gRPC calls with bounded waits."""
 
 import base64
 import json
@@ -26,14 +26,14 @@ Response = TypeVar("Response")
 
 
 class Credential(NamedTuple):
-    """An account's id and secret, and the forms in which clients send them."""
+    """Holds an account's id and secret, and the forms in which clients send them."""
 
     client_id: str
     secret: str
 
     @property
     def encoded(self) -> str:
-        """`base64(id:secret)`: the value behind `Basic` and `Bearer`."""
+        """Returns `base64(id:secret)`: the value behind `Basic` and `Bearer`."""
         return base64.b64encode(f"{self.client_id}:{self.secret}".encode()).decode()
 
     @property
@@ -95,7 +95,7 @@ class Admin:
         return self.call(self.execution.GetCall, execution_pb2.GetCallRequest(call_id=call_id))
 
     def usage(self, client_id: str) -> dict[tuple[str, str], int]:
-        """The counters of this month and its days, by (lane, period)."""
+        """Returns the counters of this month and its days, by (lane, period)."""
         response = self.call(self.accounts.GetUsage, accounts_pb2.GetUsageRequest(client_id=client_id))
         return {(counter.lane, counter.period): counter.calls for counter in response.counters}
 

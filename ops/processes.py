@@ -1,4 +1,4 @@
-"""Child processes that start together, are watched, and stop in order with the time that they need."""
+"""Runs child processes that start together, are watched, and stop in order with the time that they need."""
 
 import asyncio
 import ctypes
@@ -19,7 +19,7 @@ TAIL_LINES = 15
 
 
 class StopSignals:
-    """SIGINT, SIGTERM and SIGHUP: the first asks for a stop, any further one for haste."""
+    """Hears SIGINT, SIGTERM and SIGHUP: the first asks for a stop, any further one for haste."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
@@ -38,7 +38,7 @@ class StopSignals:
 
 
 def die_with_parent() -> Callable[[], None] | None:
-    """What a child does first: on Linux, ask for SIGTERM when this process is killed. Elsewhere nothing."""
+    """Returns what a child does first: on Linux, ask for SIGTERM when this process is killed. Elsewhere nothing."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl
@@ -47,7 +47,7 @@ def die_with_parent() -> Callable[[], None] | None:
 
 @dataclass
 class Child:
-    """`python -m module`, with its output in the file `log`. `grace` in seconds is what it may take to stop."""
+    """Runs `python -m module`, with its output in the file `log`. `grace` in seconds is what it may take to stop."""
 
     name: str
     module: str
@@ -83,7 +83,7 @@ class Child:
                 self.process.send_signal(number)
 
     def obituary(self) -> str:
-        """Why it ended, as far as its exit code and the end of its log tell."""
+        """Says why it ended, as far as its exit code and the end of its log show."""
         code = self.process.returncode if self.process else None
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         lines = self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:]

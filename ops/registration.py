@@ -1,4 +1,4 @@
-"""What the demo leaves in a registry: its tools, and an account whose credential lies in a file."""
+"""Makes what the demo leaves in a registry: its tools, and an account whose credential lies in a file."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ HOMES = (Addresses.DEMO_URL, "http://demo:9000")
 
 
 class StartError(Exception):
-    """Something that keeps the demo from running, in words for the person at the terminal."""
+    """Says what keeps the demo from running, in words for the person at the terminal."""
 
 
 def apply_manifest(access: Access, demo_url: str) -> int:
@@ -34,7 +34,7 @@ def apply_manifest(access: Access, demo_url: str) -> int:
 
 
 def labelled(manifest: bytes, demo_url: str) -> bytes:
-    """The manifest with versions of their own (1.0.0+127.0.0.1.9100) for tools at another address than the usual ones.
+    """Gives tools at another address than the usual ones versions of their own (1.0.0+127.0.0.1.9100).
 
     A version is immutable, its endpoint too. So a moved demo is another version, and moving back is a switch back.
     """

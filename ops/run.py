@@ -1,4 +1,4 @@
-"""`make run`: the registry, the gateway and the demo tools on this machine, ready to be called.
+"""Serves `make run`: the registry, the gateway and the demo tools on this machine, ready to be called.
 
     python -m examples.run
 
@@ -48,7 +48,7 @@ LEFT_OUT = re.compile(
 
 
 class State:
-    """The files in `.naru/`. The directory and all secrets in it are for this user alone."""
+    """Names the files in `.naru/`. The directory and all secrets in it are for this user alone."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -79,13 +79,13 @@ class State:
         return file
 
     def holds(self, error: OSError) -> bool:
-        """Whether a file of this state is what an error is about."""
+        """Says if a file of this state is what an error is about."""
         path = Path(error.filename).absolute() if isinstance(error.filename, str | Path) else None
         return path is not None and self.directory.absolute() in (path, *path.parents)
 
 
 def make_children(state: State, addresses: Addresses, environ: Mapping[str, str]) -> list[Child]:
-    """The processes in the order in which they stop: the edge first, so that running calls keep what they need."""
+    """Returns the processes in the order in which they stop: the edge first, so that running calls can end."""
     base = {name: value for name, value in environ.items() if not LEFT_OUT.fullmatch(name)}
     base["PYTHONUNBUFFERED"] = "1"
     gateway = base | {
@@ -112,7 +112,7 @@ def make_children(state: State, addresses: Addresses, environ: Mapping[str, str]
 
 
 def grace(environ: Mapping[str, str], service: str) -> float:
-    """What the service will allow running calls at its stop; it refuses to start with a value that is no number."""
+    """Returns what the service allows running calls at its stop; it refuses to start with a value that is no number."""
     with suppress(ValueError):
         return float(environ.get(f"{service}_SHUTDOWN_GRACE_SECONDS") or 20)
     return 20.0
@@ -140,7 +140,7 @@ async def wait_until_ready(url: str) -> None:
 
 
 class Demo:
-    """What is done once the processes are up: tools, account, first call, and what to tell about it."""
+    """Does what is left once the processes are up: tools, account, first call, and the text about it."""
 
     def __init__(self, state: State, addresses: Addresses, environ: Mapping[str, str]) -> None:
         self.state = state
@@ -153,11 +153,11 @@ class Demo:
         self.url = addresses.gateway.url() + (paths.split(",")[0].strip().rstrip("/") or "/mcp")
 
     def access(self) -> Access:
-        """As the `naru` command will see it from this directory."""
+        """Reads what the `naru` command will see from this directory."""
         return Access.from_env({}, Path.cwd())
 
     async def bring_up(self) -> str:
-        """The text to show; raises StartError, CliError."""
+        """Returns the text to show; raises StartError, CliError."""
         try:
             async with asyncio.timeout(START_SECONDS):
                 await wait_until_ready(self.addresses.demo.url() + "/healthz")
@@ -173,7 +173,7 @@ class Demo:
         return self.summary(tools, await self.first_call())
 
     async def first_call(self) -> str:
-        """The answer of text_stats, through everything; gets a new secret if the kept one is refused."""
+        """Returns the answer of text_stats, through everything; gets a new secret if the kept one is refused."""
         try:
             return await self.call()
         except CliError as error:
@@ -246,7 +246,7 @@ async def until_the_end(children: list[Child], signals: StopSignals, demo: Demo)
 
 
 def obituary(child: Child, state: State) -> str:
-    """Why a process ended, and what to do if it is the database that keeps it from starting."""
+    """Says why a process ended, and what to do if it is the database that keeps it from starting."""
     told = child.obituary()
     if child.name != "registry" or not any(words in told for words in DAMAGED):
         return told

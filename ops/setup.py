@@ -1,4 +1,4 @@
-"""What `docker compose up` does once, before and after the services start.
+"""Does what `docker compose up` needs once, before and after the services start.
 
     python -m ops.setup secrets     makes the secrets, into the volumes of those who need them
     python -m ops.setup register    applies the demo manifest, and makes a demo account
@@ -42,7 +42,7 @@ def make_secrets(root: Path = ROOT) -> None:
 
 
 def kept(path: Path, mode: int = 0o600) -> str:
-    """The secret in the file, which is made if need be."""
+    """Returns the secret in the file, which is made if need be."""
     if not path.exists():
         write_private(path, secrets.token_urlsafe(48) + "\n", mode)
     return path.read_text().strip()

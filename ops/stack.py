@@ -1,6 +1,6 @@
-"""The pair as processes on free ports, for tests, the conformance suite and the bench: start, wait, stop, kill.
+"""Runs the pair as processes on free ports, for tests, the conformance suite and the bench: start, wait, stop, kill.
 
-Everything listens on a free port of 127.0.0.1, which its `… ready` log line tells, and keeps its files in a directory
+Everything listens on a free port of 127.0.0.1, which its `… ready` log line names, and keeps its files in a directory
 of the caller's. Every wait is bounded; what a failure says holds the end of the process's log.
 """
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class ProcessError(Exception):
-    """A process did not start, stop or answer as it must; the text holds the end of its log."""
+    """Says that a process did not start, stop or answer as it must; the text holds the end of its log."""
 
 
 def wait_for(condition: Callable[[], T | None], seconds: float, what: str) -> T:
@@ -45,7 +45,7 @@ def wait_for(condition: Callable[[], T | None], seconds: float, what: str) -> T:
 
 
 class Process:
-    """One running process. Its output, both streams, is the file `log`."""
+    """Watches one running process. Its output, both streams, is the file `log`."""
 
     def __init__(self, name: str, command: list[str], environment: Mapping[str, str], directory: Path) -> None:
         self.name = name
@@ -66,14 +66,14 @@ class Process:
         return f"http://{self.address}"
 
     def records(self) -> list[dict[str, Any]]:
-        """The JSON log lines so far. The last line may still be on its way, and is then left out."""
+        """Returns the JSON log lines so far. The last line may still be on its way, and is then left out."""
         with self.log.open("rb") as log:
             log.seek(self._start)
             lines = log.read().split(b"\n")[:-1]
         return [json.loads(line) for line in lines if line.startswith(b"{")]
 
     def tail(self, lines: int = 40) -> str:
-        """The end of the log, for the text of a failure."""
+        """Returns the end of the log, for the text of a failure."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> str:
@@ -126,7 +126,7 @@ class Process:
 
 
 class Stack:
-    """The pair, of as many processes as a test starts, over one database. A context manager, which stops them all.
+    """Runs the pair, of as many processes as a test starts, over one database. A context manager, which stops them all.
 
     `database_url` is an SQLite file in `directory` unless one is given. The secrets are new for each stack.
     """
@@ -207,7 +207,7 @@ class Stack:
         }
 
     def admin(self, registry: Process | None = None) -> Admin:
-        """An admin client of one registry, the first that runs unless it is named; closed with the stack."""
+        """Returns an admin client of one registry, the first that runs unless it is named; closed with the stack."""
         registry = registry or next(process for process in self.registries if process.popen.poll() is None)
         admin = Admin(registry.address, self.admin_token)
         self._admins.append(admin)

@@ -1,4 +1,4 @@
-"""One running demo for the tests of the `naru` command, and the command where that demo's `.naru/` is."""
+"""Holds one running demo for the tests of the `naru` command, and the command where that demo's `.naru/` is."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def naru(run, monkeypatch):
 
 @pytest.fixture
 def account(naru):
-    """A new account: its client id and its credential."""
+    """Makes an account; returns its client id and its credential."""
     made = naru("account", "create", "someone", "--json").json
     return made["client_id"], made["credential"]
 

@@ -1,4 +1,4 @@
-"""`naru account` and `naru usage`."""
+"""Tests `naru account` and `naru usage`."""
 
 import errno
 import os

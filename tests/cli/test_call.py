@@ -1,4 +1,4 @@
-"""`naru call`: arguments, progress, failures and their exit codes."""
+"""Tests `naru call`: arguments, progress, failures and their exit codes."""
 
 import json
 import os
@@ -112,7 +112,7 @@ def test_errors_are_json_too(naru):
 
 
 def test_progress_is_a_bar_at_a_terminal(run):
-    """Only a process with a terminal of its own can show it."""
+    """Runs a process with a terminal of its own: nothing else can show it."""
     terminal, end = pty.openpty()
     command = [sys.executable, "-m", "naru_cli.app", "call", "slow_report", "--arg", "seconds=1", "--json"]
     variables = environment({"TERM": "xterm", "COLUMNS": "100"})

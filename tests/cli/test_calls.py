@@ -1,7 +1,8 @@
-"""`naru calls list`, `naru record` and `naru call --version`: what became of calls, and versions on trial."""
+"""Tests `naru calls list`, `naru record` and `naru call --version`: what became of calls, and versions on trial."""
 
 import json
 import re
+from typing import Any
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -11,16 +12,16 @@ from naru_cli.failures import CliError
 from tests.support.naru_command import manifest, switched
 
 
-def listed(naru, *options: str, **variables: str) -> list[dict[str, object]]:
+def listed(naru, *options: str, **variables: str) -> list[dict[str, Any]]:
     said = naru("calls", "list", "--json", *options, **variables)
     assert said.code == 0, said
-    found: list[dict[str, object]] = said.json
+    found: list[dict[str, Any]] = said.json
     return found
 
 
 @pytest.fixture
 def made(naru, account):
-    """An account that made a call that succeeded and one that did not."""
+    """Makes an account that made a call that succeeded and one that did not."""
     client_id, credential = account
     assert naru("call", "text_stats", "--arg", "text=a", NARU_CREDENTIALS=credential).code == 0
     switched(naru, "refused.port", "1")
@@ -100,7 +101,7 @@ def test_a_time_beyond_all_times_is_refused():
 
 @pytest.fixture
 def two_versions(naru, run):
-    """A tool whose version 1 echoes, and whose version 2, inactive, counts characters."""
+    """Makes a tool whose version 1 echoes, and whose version 2, inactive, counts characters."""
     demo = next(line.split()[1] for line in run.text.splitlines() if line.startswith("  demo"))
     if naru("tool", "show", "two.versions").code == 3:
         for version, path, kind in (("1.0", "echo", "string"), ("2.0", "text_stats", "integer")):

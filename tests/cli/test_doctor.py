@@ -1,4 +1,4 @@
-"""`naru doctor` against real processes, healthy and with one thing wrong: it names that one."""
+"""Tests `naru doctor` against real processes, healthy and with one thing wrong: it names that one."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def naru(*arguments: str, stdin: str | None = None, **variables: str) -> tuple[i
 
 
 def examined(**variables: str) -> tuple[int, dict[str, dict[str, str]]]:
-    """The exit code, and what is not ok, by the name of the check."""
+    """Returns the exit code, and what is not ok, by the name of the check."""
     code, out = naru("doctor", "--json", **variables)
     return code, {finding["check"]: finding for finding in json.loads(out) if finding["state"] != "ok"}
 
@@ -71,7 +71,7 @@ def apply(name: str, *versions: str, url: str) -> None:
 
 @contextmanager
 def closed_port():
-    """A port of this machine on which nothing listens, for as long as it is held."""
+    """Holds a port of this machine on which nothing listens, for as long as it is held."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{holder.getsockname()[1]}"
@@ -188,7 +188,7 @@ def test_an_endpoint_that_cannot_be_reached(server, words):
 
 @contextmanager
 def tool_at(url: str, **headers: str):
-    """A tool whose active version leads to the URL."""
+    """Makes a tool whose active version leads to the URL."""
     endpoint = {"production": {"url": url, "headers": headers}}
     tool = {"name": "led", "version": str(next(VERSIONS)), "description": "x", "active": True}
     source = json.dumps({"tools": [tool | {"inputSchema": {"type": "object"}, "endpoint": endpoint}]})
@@ -236,7 +236,7 @@ def test_an_address_that_is_not_admitted_is_wrong_and_not_connected_to():
 
 @contextmanager
 def https_server(pair: Pair):
-    """A server on every address that shakes hands, and says nothing more; its port."""
+    """Runs a server on every address that shakes hands, and says nothing more; its port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*pair)
     with socket.create_server(("0.0.0.0", 0)) as plain, context.wrap_socket(plain, server_side=True) as server:
@@ -283,7 +283,7 @@ def test_a_server_without_tls_behind_https_is_named(run):
 
 @contextmanager
 def troubled_registry(directory: Path, trouble: str, **settings: str):
-    """A registry of its own that listens and cannot serve, once its log says why; what leads there."""
+    """Runs a registry of its own that listens and cannot serve, once its log says why; what leads there."""
     log = directory / "registry.log"
     token = secrets.token_urlsafe(32)
     required = {

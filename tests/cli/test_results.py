@@ -1,4 +1,4 @@
-"""What `naru call` makes of an answer: shown, saved, and never taken for more than it is."""
+"""Tests what `naru call` makes of an answer: shown, saved, and never taken for more than it is."""
 
 import base64
 

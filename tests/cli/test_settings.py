@@ -1,4 +1,4 @@
-"""What the `naru` command talks to and with which secrets; what it says of settings that are wrong."""
+"""Tests what the `naru` command talks to and with which secrets, and what it says of settings that are wrong."""
 
 import json
 import os

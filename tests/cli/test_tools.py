@@ -1,4 +1,4 @@
-"""`naru tool`: manifests, versions, and the exit codes of whatever fails."""
+"""Tests `naru tool`: manifests, versions, and the exit codes of whatever fails."""
 
 import json
 import re
@@ -153,7 +153,7 @@ def test_a_file_that_is_no_manifest_is_told_with_its_line(naru, tmp_path):
 
 
 def giant(suffix: str, tools: int) -> str:
-    """A manifest of so many tools of 5 kB, as JSON or YAML."""
+    """Returns a manifest of so many tools of 5 kB, as JSON or YAML."""
     entries = [json.loads(manifest(f"giant.{number}", "1"))["tools"][0] for number in range(tools)]
     described = [json.dumps(entry | {"description": "x" * 5000}) for entry in entries]
     if suffix == ".json":

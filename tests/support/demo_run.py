@@ -1,4 +1,4 @@
-"""A `make run` of its own for tests: on free ports, with its state in a directory of its own."""
+"""Runs a `make run` of its own for tests: on free ports, with its state in a directory of its own."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def environment(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 class Run:
-    """`python -m ops.run` in `directory`; a context manager that waits for `ready`, and stops it.
+    """Runs `python -m ops.run` in `directory`; a context manager that waits for `ready`, and stops it.
 
     It leads a process group, as `make run` does at a terminal. `settings` are environment variables.
     """
@@ -67,7 +67,7 @@ class Run:
             time.sleep(0.02)
 
     def signal(self, number: signal.Signals) -> None:
-        """To the whole process group, as a terminal does."""
+        """Sends a signal to the whole process group, as a terminal does."""
         os.killpg(self.process.pid, number)
 
     def wait(self, seconds: float = STOP_SECONDS) -> int:

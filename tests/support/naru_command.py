@@ -1,4 +1,4 @@
-"""What tests of the `naru` command share: what it said, manifests, terminals, content blocks."""
+"""Holds what tests of the `naru` command share: what it said, manifests, terminals, content blocks."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ def manifest(name: str, version: str, url: str = "http://127.0.0.1:1/x", **membe
 
 
 def read_all(terminal: int) -> str:
-    """What is drawn at a terminal until its other end is closed."""
+    """Returns what is drawn at a terminal until its other end is closed."""
     drawn = b""
     try:
         while chunk := os.read(terminal, 4096):
@@ -34,7 +34,7 @@ def read_all(terminal: int) -> str:
 
 
 def switched(naru, name: str, *versions: str) -> None:
-    """A new tool, with these versions active."""
+    """Makes a tool with these versions active."""
     for version in versions:
         assert naru("tool", "apply", "-f", "-", stdin=manifest(name, version)).code == 0
         assert naru("tool", "activate", name, version, "--keep-others").code == 0
