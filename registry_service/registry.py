@@ -134,7 +134,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
         if message := name_fault(request.tool):
             raise RequestInvalidError(f"tool: {message}", field="tool", detail=message)
         version = _read_version(request.version)
-        definition = parse_definition(request.definition, self._catalog.plans.keys())
+        definition = await asyncio.to_thread(parse_definition, request.definition, self._catalog.plans.keys())
         if isinstance(definition, list):
             raise DefinitionInvalidError("the definition has faults", faults=_told(definition))
         async with self._database.change() as session:
