@@ -15,9 +15,9 @@ from gateway.failures.table import Wording
 from gateway.http.unread import Connection, OnCut, UnreadAnswers
 from gateway.http.uvicorn_protocol import Protocol
 from gateway.settings import Settings
-from gateway.telemetry.metrics import start_metrics
 from naru.environment import Bind, SettingError
 from naru.event_loop import LoopWatch
+from naru.metrics_server import MetricsServer
 
 # Python's own 700 new objects would have it look through a large body of small arrays a thousand times.
 GC_THRESHOLD = (20_000, 20, 20)
@@ -45,7 +45,9 @@ async def serve(settings: Settings) -> None:
     }
     if settings.metrics_bind is not None:
         try:
-            facts["metrics"] = str(start_metrics(settings.metrics_bind, gateway.mcp.metrics.registry))
+            facts["metrics"] = str(
+                MetricsServer(settings.metrics_bind, gateway.mcp.metrics.registry, settings.allowed_hosts).bind
+            )
         except OSError as failed:
             raise _cannot_listen("GATEWAY_METRICS_BIND", settings.metrics_bind, failed) from failed
     Protocol.wording = Wording(settings.locale, settings.meta_prefix)

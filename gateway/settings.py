@@ -19,6 +19,7 @@ from naru.environment import (
     UnknownVariable,
     bind,
     bind_or_off,
+    hosts,
     integer,
     items,
     number,
@@ -88,7 +89,7 @@ class Settings:
             registry_key=key,
             mcp_paths=env.read("GATEWAY_MCP_PATHS", "/mcp", _mcp_paths),
             allowed_origins=env.read("GATEWAY_ALLOWED_ORIGINS", "", _origins) | public_url.origins,
-            allowed_hosts=env.read("GATEWAY_ALLOWED_HOSTS", "", _hosts) | public_url.hosts | _LOOPBACK_HOSTS,
+            allowed_hosts=env.read("GATEWAY_ALLOWED_HOSTS", "", hosts) | public_url.hosts | _LOOPBACK_HOSTS,
             forwarded_allow_ips=env.read("GATEWAY_FORWARDED_ALLOW_IPS", "", _networks),
             metrics_bind=env.read("GATEWAY_METRICS_BIND", "127.0.0.1:9464", bind_or_off),
             keepalive=env.read("GATEWAY_KEEPALIVE_SECONDS", "15", number(0.05, 3600)),
@@ -159,14 +160,6 @@ def _origin(text: str, *, path_allowed: bool = False) -> str:
     default_port = 443 if url.scheme == "https" else 80
     port = "" if url.port in {None, default_port} else f":{url.port}"
     return f"{url.scheme}://{host}{port}"
-
-
-def _hosts(text: str) -> frozenset[str]:
-    hosts = frozenset(item.lower() for item in items(text))
-    for item in hosts:
-        if not re.fullmatch(r"(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", item):
-            raise ValueError(f"must be host or host:port ([host] for IPv6), not {item!r}")
-    return hosts
 
 
 def _target(text: str) -> str:

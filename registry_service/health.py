@@ -60,7 +60,7 @@ class Health:
             if serving != before[0] and error is None:
                 _log.warning("database is back")
             elif serving != before[0]:
-                _log.warning("database is out of reach", cause=self.cause, error=str(error)[:_ERROR_LIMIT])
+                _log.warning("database cannot be used", cause=self.cause, error=str(error)[:_ERROR_LIMIT])
             if (serving, writable) != before:
                 await self.set(serving=serving, writable=writable)
 

@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from naru.environment import Bind
 from naru.event_loop import LoopWatch
+from naru.metrics_server import MetricsServer
 from naru.v1 import accounts_pb2, accounts_pb2_grpc, execution_pb2_grpc, registry_pb2, registry_pb2_grpc
 from registry_service.accounts import AccountsServicer
 from registry_service.calls.admission import Admissions
@@ -37,7 +38,7 @@ from registry_service.storage.migrations import UnknownRevisionError
 from registry_service.storage.pepper import holds_mark
 from registry_service.storage.trouble import cause_of
 from registry_service.storage.url import open_database
-from registry_service.telemetry.metrics import LOOP_LAG_SECONDS, start_metrics
+from registry_service.telemetry.metrics import LOOP_LAG_SECONDS, METRICS
 from registry_service.tools.checks import Checks
 from registry_service.tools.definition_lint import Site
 from registry_service.upstreams.http.client import EndpointClient
@@ -88,7 +89,7 @@ class StopSignals:
 async def serve(settings: Settings, plans: Mapping[str, Plan]) -> None:
     """Serves until a signal, then stops in order. Raises StartError."""
     signals = StopSignals()
-    with _metrics(settings.metrics_bind):
+    with _metrics(settings.metrics_bind, settings.metrics_allowed_hosts):
         database = await _open(settings.database_url)
         try:
             process = Process(settings, plans, database)
@@ -245,7 +246,7 @@ class Process:
             raise StartError(f"DATABASE_URL: {error}") from None
 
     def _ledger_trouble(self) -> str:
-        return "" if self._ledger is None or self._ledger.is_writable else "ledger_not_writable"
+        return "" if self._ledger is None else self._ledger.trouble
 
     async def stop(self, at_once: asyncio.Event) -> None:
         """Lets clients leave and running calls end within the grace, or until `at_once`; records outcomes; closes."""
@@ -311,15 +312,15 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
 
 
 @contextmanager
-def _metrics(bind: Bind | None) -> Iterator[None]:
+def _metrics(bind: Bind | None, allowed_hosts: frozenset[str]) -> Iterator[None]:
     if bind is None:
         yield
         return
     try:
-        server = start_metrics(bind)
+        server = MetricsServer(bind, METRICS, allowed_hosts)
     except OSError as error:
         raise StartError(f"REGISTRY_METRICS_BIND: cannot listen on {bind}: {error.strerror}") from None
-    _log.info("metrics", address=server.address)
+    _log.info("metrics", address=str(server.bind))
     try:
         yield
     finally:

@@ -18,6 +18,7 @@ from naru.environment import (
     boolean,
     directory,
     file,
+    hosts,
     integer,
     items,
     number,
@@ -64,6 +65,7 @@ class Settings:
     # Certificates (PEM) of a private authority.
     endpoint_ca: bytes | None
     metrics_bind: Bind | None
+    metrics_allowed_hosts: frozenset[str]
     default_timeout: float
     max_timeout: float
     max_result_bytes: int
@@ -91,6 +93,7 @@ class Settings:
             endpoint_networks=env.read("REGISTRY_ENDPOINT_NETWORKS", "", _networks),
             endpoint_ca=env.authority("REGISTRY_ENDPOINT_CA_FILE"),
             metrics_bind=env.read("REGISTRY_METRICS_BIND", "127.0.0.1:9465", bind_or_off),
+            metrics_allowed_hosts=env.read("REGISTRY_METRICS_ALLOWED_HOSTS", "", hosts),
             default_timeout=env.read("REGISTRY_DEFAULT_TIMEOUT_SECONDS", "30", number(0.001, _DAY)),
             max_timeout=env.read("REGISTRY_MAX_TIMEOUT_SECONDS", "3600", number(0.001, _DAY)),
             max_result_bytes=env.read("REGISTRY_MAX_RESULT_BYTES", str(8 * MIB), integer(1, _MAX_RESULT)),

@@ -10,12 +10,10 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
-    start_http_server,
 )
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from naru.environment import Bind
 from naru.event_loop import LAG_BUCKETS
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
@@ -101,9 +99,3 @@ class _InFlight(Collector):
         return [
             GaugeMetricFamily("naru_gateway_in_flight", "Requests being answered.", value=float(self._open_requests()))
         ]
-
-
-def start_metrics(bind: Bind, registry: CollectorRegistry) -> Bind:
-    """Serves `/metrics` from a thread and returns the address, with the real port. Raises OSError."""
-    server, _ = start_http_server(bind.port, bind.host, registry)
-    return Bind(bind.host, server.server_port)

@@ -21,6 +21,7 @@ LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 # What Kubernetes and Docker set in containers beside a service that is called like one of ours.
 _INJECTED_NAME = re.compile(r"\w+_SERVICE_(?:HOST|PORT)(?:_\w+)?|\w+_PORT_[0-9]+_(?:TCP|UDP)(?:_\w+)?")
 _INJECTED_VALUE = re.compile(r"(?:tcp|udp)://")
+_HOST = re.compile(r"(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 _VISIBLE = re.compile(r"[!-~]+")
 
 T = TypeVar("T")
@@ -196,6 +197,15 @@ def one_of(*choices: str) -> Callable[[str], str]:
 def items(text: str) -> list[str]:
     """Reads a list with commas."""
     return [item for item in (part.strip() for part in text.split(",")) if item]
+
+
+def hosts(text: str) -> frozenset[str]:
+    """Reads a list of `host` (any port) and `host:port`, in small letters."""
+    found = frozenset(item.lower() for item in items(text))
+    for item in found:
+        if not _HOST.fullmatch(item):
+            raise ValueError(f"must be host or host:port ([host] for IPv6), not {item!r}")
+    return found
 
 
 def visible(text: str) -> str:

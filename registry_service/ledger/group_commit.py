@@ -13,6 +13,7 @@ from registry_service.errors import CallOutcomeUnknownError, ServiceUnavailableE
 from registry_service.ledger.journal import ROW_FAULTS, Entry, Journal, OutcomeInDoubtError, Settlement
 from registry_service.storage.database import DatabaseUnreachableError
 from registry_service.storage.models import now_micros
+from registry_service.storage.trouble import UNREACHABLE, cause_of
 from registry_service.telemetry.metrics import LEDGER_COMMIT_SECONDS, LEDGER_GROUP_SIZE
 
 MAX_GROUP = 512
@@ -52,8 +53,9 @@ class GroupCommit:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._state = State.NEW
-        # In a row.
+        # In a row, and what the last was of.
         self._failures = 0
+        self._cause = UNREACHABLE
         self._entries: list[Entry] = []
         self._settlements: list[Settlement] = []
         # Admissions whose answer was lost: whether they were written is found out on the next connection.
@@ -83,6 +85,11 @@ class GroupCommit:
         return self._state in (State.WRITABLE, State.SHAKEN)
 
     @property
+    def trouble(self) -> str:
+        """What keeps it from being written, as `cause_of` names it; empty while nothing does."""
+        return "" if self.is_writable else self._cause
+
+    @property
     def is_running(self) -> bool:
         """False before the start, and once the end was asked for."""
         return self._writer is not None
@@ -90,7 +97,7 @@ class GroupCommit:
     def admit(self, entry: Entry) -> None:
         """Takes an admission into the next group. Raises ServiceUnavailableError."""
         if not self.is_writable or self._closing.is_set():
-            raise ServiceUnavailableError("the ledger cannot be written")
+            raise ServiceUnavailableError("the ledger cannot be written", cause=self.trouble or "shutting_down")
         self._entries.append(entry)
         self._wake.set()
 
@@ -262,8 +269,9 @@ class GroupCommit:
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
+        self._cause = cause_of(error)
         if self._failures == 1:
-            _log.warning("the ledger cannot be written", error=str(error))
+            _log.warning("the ledger cannot be written", cause=self._cause, error=str(error))
         if self._closing.is_set():
             self._state = State.GIVEN_UP
         else:

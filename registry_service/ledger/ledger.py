@@ -88,6 +88,11 @@ class Ledger:
         """False after two failed writes in a row, until a write or a probe succeeds."""
         return self._writer.is_writable
 
+    @property
+    def trouble(self) -> str:
+        """What keeps it from being written, such as `disk_full`; empty while nothing does."""
+        return self._writer.trouble
+
     async def admit(self, admission: Admission) -> bool:
         """Records the call and counts it, durably, and returns True; or False when the catalog has changed since.
 

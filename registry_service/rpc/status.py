@@ -26,8 +26,8 @@ def failure_of(error: BaseException, method: str) -> NaruError:
     if isinstance(error, NaruError) and error.reason != errors_pb2.INTERNAL:
         return error
     if isinstance(error, UNAVAILABLE):
-        _log.warning("database is out of reach", method=method, error=type(error).__name__)
-        return ServiceUnavailableError("the database is out of reach", cause=cause_of(error))
+        _log.warning("database cannot be used", method=method, cause=cause_of(error), error=type(error).__name__)
+        return ServiceUnavailableError("the database cannot be used", cause=cause_of(error))
     caller = CALLER.get(None)
     trace_id = trace_id_of(caller.traceparent if caller else "") or uuid4().hex
     _log.error("internal error", method=method, trace_id=trace_id, exc_info=error)

@@ -1,9 +1,5 @@
 """The metrics of this process, for Prometheus, on a bind of their own."""
 
-from threading import Thread
-from typing import NamedTuple
-from wsgiref.simple_server import WSGIServer
-
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -12,10 +8,8 @@ from prometheus_client import (
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
-    start_http_server,
 )
 
-from naru.environment import Bind
 from naru.event_loop import LAG_BUCKETS
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -82,22 +76,3 @@ def observe_call(tool: str, version: str, lane: str, outcome: str, reason: str, 
         timer = _call_timers[tool, lane] = CALL_SECONDS.labels(tool, lane)
     counter.inc()
     timer.observe(seconds)
-
-
-class MetricsServer(NamedTuple):
-    server: WSGIServer
-    thread: Thread
-
-    @property
-    def address(self) -> str:
-        return str(Bind(str(self.server.server_address[0]), self.server.server_port))
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
-
-
-def start_metrics(bind: Bind) -> MetricsServer:
-    """Serves `/metrics` from a thread of its own; port 0 takes a free one. Raises OSError."""
-    return MetricsServer(*start_http_server(bind.port, bind.host, METRICS))

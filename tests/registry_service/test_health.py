@@ -72,7 +72,7 @@ async def test_a_busy_loop_is_not_a_lost_database(settings):
         lateness = await asyncio.to_thread(lag_above_250_ms, metrics["address"])
         assert lateness >= 1
         assert await running.stop() == 0
-        assert "database is out of reach" not in [record["event"] for record in running.records]
+        assert "database cannot be used" not in [record["event"] for record in running.records]
 
 
 def lag_above_250_ms(address):
@@ -123,7 +123,7 @@ async def test_a_removed_file_is_named_by_health_and_in_the_log(settings, tmp_pa
             (tmp_path / "naru.db").rename(tmp_path / "elsewhere.db")
             await until_health(channel, "NOT_SERVING")
             assert await cause_of(channel) == "database_replaced"
-            record = await running.record("database is out of reach")
+            record = await running.record("database cannot be used")
             assert (record["cause"], "naru.db was removed" in record["error"]) == ("database_replaced", True)
             (tmp_path / "elsewhere.db").rename(tmp_path / "naru.db")
             await until_health(channel, "SERVING")

@@ -215,7 +215,7 @@ async def test_a_database_out_of_reach_is_waited_for(settings, unused_port):
     url = f"postgresql://naru:hunter2@127.0.0.1:{unused_port}/naru"
     async with started(settings, DATABASE_URL=url) as running:
         address = (await running.record("listening"))["address"]
-        record = await running.record("database is out of reach")
+        record = await running.record("database cannot be used")
         assert record["host"] == f"127.0.0.1:{unused_port}"
         async with grpc.aio.insecure_channel(address) as channel:
             assert await health_of(channel, SERVICES[0]) == "NOT_SERVING"
@@ -458,6 +458,8 @@ async def test_health_follows_the_ledger(settings, endpoint, tmp_path):
                 await until_health(channel, "NOT_SERVING")
                 assert [await health_of(channel, name) for name in SERVICES] == ["SERVING", "SERVING", "NOT_SERVING"]
                 assert not task.done()
+                check = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
+                assert dict(await check.trailing_metadata())["x-naru-cause"] == "database_locked"
             await until_health(channel, "SERVING")
             assert await health_of(channel, SERVICES[2]) == "SERVING"
             assert (await task)[-1].result.structured_content == b'{"done":true}'

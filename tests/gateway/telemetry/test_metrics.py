@@ -2,15 +2,14 @@
 
 import asyncio
 
-import pytest
-
-from gateway.telemetry.metrics import Metrics, start_metrics
+from gateway.telemetry.metrics import Metrics
 from naru.environment import Bind
+from naru.metrics_server import MetricsServer
 
 
 class TestMetrics:
     async def scraped(self, metrics: Metrics) -> str:
-        bound = start_metrics(Bind("127.0.0.1", 0), metrics.registry)
+        bound = MetricsServer(Bind("127.0.0.1", 0), metrics.registry).bind
         reader, writer = await asyncio.open_connection(bound.host, bound.port)
         writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
         async with asyncio.timeout(5):
@@ -38,9 +37,3 @@ class TestMetrics:
         first, second = Metrics(lambda: 0), Metrics(lambda: 0)
         first.rpc("CallTool", "OK")
         assert second.registry.get_sample_value("naru_gateway_grpc_total", {"method": "CallTool", "code": "OK"}) is None
-
-    def test_an_address_in_use_is_an_error(self):
-        metrics = Metrics(lambda: 0)
-        bound = start_metrics(Bind("127.0.0.1", 0), metrics.registry)
-        with pytest.raises(OSError, match="in use"):
-            start_metrics(bound, metrics.registry)

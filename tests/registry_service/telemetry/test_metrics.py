@@ -1,17 +1,16 @@
 from urllib.request import urlopen
 
-import pytest
-
 from naru.environment import Bind
+from naru.metrics_server import MetricsServer
 from registry_service.telemetry import metrics as telemetry
 
 
 def test_metrics_are_served_on_a_free_port():
     telemetry.observe_call("echo", "1.0.0", "production", "failed", "TOOL_TIMED_OUT", 0.02)
     telemetry.observe_call("echo", "1.0.0", "production", "failed", "TOOL_TIMED_OUT", 0.02)
-    server = telemetry.start_metrics(Bind("127.0.0.1", 0))
+    server = MetricsServer(Bind("127.0.0.1", 0), telemetry.METRICS)
     try:
-        with urlopen(f"http://{server.address}/metrics", timeout=5) as answer:
+        with urlopen(f"http://{server.bind}/metrics", timeout=5) as answer:
             text = answer.read().decode()
     finally:
         server.close()
@@ -43,12 +42,3 @@ def test_calls_of_tools_without_end_do_not_make_time_series_without_end(monkeypa
     assert len(new[0]) == 21
     assert sum(value for _, value in new[0]) == 100
     assert {dict(labels)["tool"] for labels, _ in new[1]} == {"many_0", "many_1", telemetry.OTHER_TOOLS}
-
-
-def test_a_metrics_port_in_use_is_an_error():
-    server = telemetry.start_metrics(Bind("127.0.0.1", 0))
-    try:
-        with pytest.raises(OSError, match="in use"):
-            telemetry.start_metrics(Bind("127.0.0.1", server.server.server_port))
-    finally:
-        server.close()
