@@ -7,7 +7,7 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import delete, update
+from sqlalchemy import delete, event, update
 
 from naru.v1 import accounts_pb2
 from registry_service.catalog import AbsentPlan, Catalog, View
@@ -376,3 +376,32 @@ def test_the_listing_is_what_a_call_would_run(tools, client_id, plan, lane):
     listing = view.listing(who, lane)
     assert [entry.name for entry in listing] == would_run
     assert [view.resolve(name, who, lane) for name in would_run] == list(listing)
+
+
+async def test_a_change_in_the_midst_of_a_load_is_in_it_as_a_whole(postgresql, postgresql_url, postgres):
+    """PostgreSQL shows each statement what is newest: this would be the versions of before, the accounts of after."""
+    changes = []
+
+    def change_once(connection, cursor, statement, *_):
+        if "tool_versions" in statement and not changes:
+            changes.append(statement)
+            query = (
+                "UPDATE tool_versions SET active = (version = '2.0'); UPDATE accounts SET plan = 'lite';"
+                "UPDATE catalog_revision SET revision = revision + 1"
+            )
+            postgresql.query(query, postgresql_url)
+
+    async with postgres.change() as session:
+        await add_version(session, "echo", "1.0")
+        await add_version(session, "echo", "2.0", active=False)
+        session.add(
+            Account(client_id="nrci_x", display_name="n", plan="pro", state=ACTIVE, create_time=1, update_time=1)
+        )
+    catalog = Catalog(postgres, PLANS, PEPPER)
+    event.listen(postgres.engine.sync_engine, "after_cursor_execute", change_once)
+    view = await catalog.load()
+    event.remove(postgres.engine.sync_engine, "after_cursor_execute", change_once)
+    assert len(changes) == 1
+    assert view.revision == await postgres.revision()
+    assert [entry.version for entry in view.listing(account(), "production")] == ["2.0"]
+    assert view.accounts["nrci_x"].plan.name == "lite"

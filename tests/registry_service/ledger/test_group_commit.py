@@ -5,10 +5,14 @@ import asyncio
 import pytest
 
 from naru.v1 import execution_pb2
-from registry_service.errors import ServiceUnavailableError
+from registry_service.errors import CallOutcomeUnknownError, ServiceUnavailableError
+from registry_service.ledger import group_commit
+from registry_service.ledger.group_commit import MAX_GROUP
 from registry_service.ledger.ledger import Ledger
 from registry_service.storage.database import Database
+from registry_service.storage.postgresql import PostgresqlDatabase
 from registry_service.storage.sqlite import SqliteDatabase
+from registry_service.telemetry.metrics import METRICS
 from tests.support.ledger import (
     admitted_call,
     all_are,
@@ -23,9 +27,60 @@ from tests.support.ledger import (
     states,
     taken,
 )
+from tests.support.postgresql import PostgresqlServer
 from tests.support.waiting import eventually
 
 State = execution_pb2.Call
+
+
+def groups() -> float:
+    """How many groups were written in this process."""
+    return METRICS.get_sample_value("naru_ledger_group_size_count") or 0
+
+
+@pytest.mark.parametrize(("calls_at_once", "expected"), [(MAX_GROUP, 1), (MAX_GROUP + 1, 2)])
+async def test_a_group_holds_so_many_calls_and_not_one_more(ledger: Ledger, calls_at_once: int, expected: int):
+    before = groups()
+    ids = await asyncio.gather(*(admitted_call(ledger) for _ in range(calls_at_once)))
+    assert groups() - before == expected
+    before = groups()
+    await asyncio.gather(*(ledger.settle(call_id, State.SUCCEEDED) for call_id in ids))
+    assert groups() - before == expected
+
+
+async def test_after_a_failed_write_outcomes_go_first_and_admissions_wait(impatient: SqliteDatabase, monkeypatch):
+    """In a group of their own: what has run already must not fail with what has not."""
+    monkeypatch.setattr(group_commit, "RETRY_SECONDS", (0.0, 2.0))
+    ledger = Ledger(impatient)
+    await ledger.start()
+    running = await admitted_call(ledger)
+    before = groups()
+    with locked(impatient):
+        settling = asyncio.create_task(ledger.settle(running, State.SUCCEEDED))
+        await eventually(lambda: ledger._writer._failures == 1)
+        admitting = asyncio.create_task(ledger.admit(asked()))
+        await asyncio.sleep(0)
+        assert ledger.is_writable
+    await settling
+    assert await admitting
+    assert groups() - before == 2
+    await ledger.close()
+
+
+async def test_an_admission_whose_recording_stays_in_doubt_is_not_waited_for(
+    postgresql: PostgresqlServer, postgres: PostgresqlDatabase, postgres_ledger: Ledger, monkeypatch
+):
+    """The server is gone with the group, and nobody knows for how long."""
+    monkeypatch.setattr(group_commit, "DOUBT_SECONDS", 0.1)
+    admission = asked()
+    postgresql.stop()  # the loop stands still meanwhile, so that the loss is not seen before the group was sent
+    try:
+        with pytest.raises(CallOutcomeUnknownError):
+            await postgres_ledger.admit(admission)
+    finally:
+        postgresql.start()
+    await eventually(lambda: postgres_ledger.is_writable)
+    assert await calls(postgres) == {}
 
 
 # One bad row

@@ -6,6 +6,7 @@ import pytest
 
 from naru.v1 import errors_pb2, execution_pb2
 from registry_service.ledger.ledger import Ledger
+from registry_service.ledger.orphans import Orphans
 from registry_service.storage.postgresql import PostgresqlDatabase
 from registry_service.storage.url import open_database
 from tests.support.ledger import (
@@ -117,3 +118,21 @@ async def test_a_neighbour_that_lost_its_connection_is_not_dead(
         assert (await states(postgres))[call_id] == State.RUNNING
     await postgres_ledger.settle(call_id, State.SUCCEEDED)
     await other.close()
+
+
+async def test_calls_are_not_settled_when_their_executor_looks_dead_for_the_first_time(postgresql_url: str):
+    """It may be alive, and connecting anew."""
+    gone = open_database(postgresql_url)
+    await gone.migrate()
+    ledger = Ledger(gone)
+    await ledger.start()
+    call_id = await admitted_call(ledger)
+    await ledger.close()
+    database = open_database(postgresql_url)
+    orphans = Orphans(database)
+    assert await orphans.settle()
+    assert await states(database) == {call_id: State.RUNNING}
+    assert not await orphans.settle()
+    assert await states(database) == {call_id: State.UNKNOWN}
+    for part in (gone, database):
+        await part.close()

@@ -1,6 +1,7 @@
 import asyncio
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 
@@ -443,3 +444,9 @@ async def test_postgresql_locks_of_executors_and_of_the_catalog_are_apart(postgr
     clashing = (first << 32 | second).to_bytes(8, signed=True).hex() + "0" * 16
     async with postgres.change(), postgres.sessions() as session:
         assert await postgres.is_dead(session, clashing)
+
+
+async def test_sqlite_files_are_for_their_owner_alone(sqlite: SqliteDatabase):
+    """Whatever the process's umask is."""
+    files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in sqlite.path.parent.iterdir()}
+    assert files == dict.fromkeys(("naru.db", "naru.db-wal", "naru.db-shm", "naru.db.lock"), 0o600)
