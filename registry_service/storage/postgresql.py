@@ -37,6 +37,10 @@ _SERVER_SETTINGS = {
 _LIMITED = text(
     "SELECT set_config('idle_in_transaction_session_timeout', '2000', true), set_config('lock_timeout', '3000', true)"
 )
+# The same for changes of the tables, whose locks stop everything. Between two of them much is imported and read.
+_LIMITED_MIGRATION = text(
+    "SELECT set_config('idle_in_transaction_session_timeout', '10000', true), set_config('lock_timeout', '3000', true)"
+)
 # The shared side of the lock is held by groups of admissions, for milliseconds. They queue behind this, so it gives up
 # early. The transaction that COMMIT AND CHAIN begins is empty: it is for SQLAlchemy to commit.
 _COMMIT_CHANGE = """
@@ -117,6 +121,7 @@ class PostgresqlDatabase(Database):
 
     async def _exclude_migrations(self, connection: AsyncConnection) -> None:
         await connection.execute(select(func.pg_advisory_xact_lock(*MIGRATION_LOCK)))
+        await connection.execute(_LIMITED_MIGRATION)
 
     async def _begin_write(self, session: AsyncSession) -> None:
         await session.execute(_LIMITED)

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,7 @@ from registry_service.storage.database import (
 from registry_service.storage.models import CatalogRevision
 
 SQLITE_BUSY_MS = 5_000
+_ROOM_BYTES = 64 * 1024
 _PRAGMAS = (
     f"PRAGMA busy_timeout = {SQLITE_BUSY_MS}",
     "PRAGMA journal_mode = WAL",
@@ -68,7 +70,9 @@ class SqliteDatabase(Database):
             for statement in _PRAGMAS:
                 connection.execute(statement)
         except sqlite3.DatabaseError as error:
-            raise DatabaseUnreachableError(f"{self.path}: {error}") from error
+            # SQLite itself speaks of an I/O error where there is no room for its companions.
+            full = ": no space left on the disk" if shutil.disk_usage(self.path.parent).free < _ROOM_BYTES else ""
+            raise DatabaseUnreachableError(f"{self.path}: {error}{full}") from error
         return connection
 
     def check_files(self) -> None:
