@@ -141,3 +141,18 @@ def test_usage_counts_calls_by_day_and_month(naru, account):
 def test_times_have_milliseconds(naru, account):
     shown = naru("account", "show", account[0], "--json").json
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", shown["create_time"])
+
+
+def test_usage_is_counted_by_tool_and_over_all_accounts(naru, account):
+    client_id, credential = account
+    for tool, arguments in (("text_stats", '{"text":"a"}'), ("text_stats", '{"text":"b"}'), ("echo", "{}")):
+        assert naru("call", tool, "--args", arguments, NARU_CREDENTIALS=credential).code == 0
+    counters = naru("usage", client_id, "--by-tool", "--json").json["counters"]
+    counted = {(len(item["period"]), item["tool"]): item["calls"] for item in counters}
+    assert counted == {(7, "text_stats"): 2, (7, "echo"): 1, (10, "text_stats"): 2, (10, "echo"): 1}
+    everybody = naru("usage", "--all-accounts", "--by-tool", "--json").json
+    assert everybody["client_id"] is None
+    assert next(item["calls"] for item in everybody["counters"] if item["tool"] == "text_stats") > 2
+    assert "text_stats" in naru("usage", "--all-accounts", "--by-tool").out
+    said = naru("usage", client_id, "--all-accounts")
+    assert (said.code, "use one" in said.err) == (2, True)

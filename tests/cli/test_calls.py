@@ -42,6 +42,19 @@ def test_calls_are_listed_newest_first(naru, made):
     assert str(calls[1]["call_id"]) in table
 
 
+def test_a_record_says_how_long_the_call_ran_and_what_went_wrong(naru, made):
+    failed, succeeded = listed(naru, "--account", made)
+    for call in (failed, succeeded):
+        duration = call["duration_ms"]
+        assert isinstance(duration, float)
+        assert 0 < duration < 60_000
+    assert failed["detail"]
+    assert (failed["http_status"], succeeded["http_status"]) == (None, 200)
+    shown = naru("record", str(failed["call_id"])).out
+    assert str(failed["detail"]) in shown
+    assert naru("record", str(succeeded["call_id"]), "--json").json == succeeded
+
+
 @pytest.mark.parametrize(
     ("options", "tools"),
     [
@@ -113,11 +126,15 @@ def two_versions(naru, run):
     return "two.versions"
 
 
-def test_an_inactive_version_is_tried_by_the_admin_and_nobody_else_gets_it(naru, account, two_versions):
-    _, credential = account
+def test_an_inactive_version_is_tried_by_the_admin_and_recorded_as_a_trial(naru, account, two_versions):
+    client_id, credential = account
     tried = naru("call", two_versions, "--version", "2.0", "--arg", "text=나루", NARU_CREDENTIALS=credential)
     assert (tried.code, tried.out) == (0, '{"characters":2}\n'), tried
     assert naru("call", two_versions, "--arg", "text=나루", NARU_CREDENTIALS=credential).out == '{"text":"나루"}\n'
+    asked, trial = listed(naru, "--account", client_id)
+    assert (asked["version"], asked["trial"]) == ("1.0", False)
+    assert (trial["version"], trial["trial"]) == ("2.0", True)
+    assert "2.0 (trial)" in naru("calls", "list", "--account", client_id).out
     assert naru("tool", "show", two_versions, "--json").json["active_versions"] == ["1.0"]
 
 
