@@ -9,9 +9,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from gateway.failures.table import Failure
-from gateway.http.body import gathered
+from gateway.http.body import App, Reply, gathered
 from gateway.http.origin import check_host
-from gateway.mcp_endpoint import Document, Elsewhere, McpEndpoint
+from gateway.mcp_endpoint import Exchange, McpEndpoint
 from gateway.openapi import document
 from gateway.registry_client import RegistryClient
 from gateway.settings import Settings
@@ -36,6 +36,40 @@ def create_app(settings: Settings) -> Starlette:
     app.router.default = Elsewhere(mcp, "PATH_NOT_FOUND")
     app.state.gateway = gateway
     return app
+
+
+class Elsewhere:
+    """The ASGI application behind what is not served: a path, or a method of a path (`allow` names those that are)."""
+
+    def __init__(self, endpoint: McpEndpoint, reason: str, allow: bytes = b"") -> None:
+        self._endpoint = endpoint
+        self._reason = reason
+        self._allow = allow
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._endpoint.carry(scope, receive, send, self._answer)
+
+    async def _answer(self, exchange: Exchange) -> App:
+        self._endpoint.check_source(exchange)
+        if not self._allow:
+            raise Failure(self._reason)
+        exchange.headers.append((b"allow", self._allow))
+        raise Failure(self._reason, {"allow": self._allow.decode()})
+
+
+class Document:
+    """The ASGI application behind a fixed JSON text."""
+
+    def __init__(self, endpoint: McpEndpoint, text: bytes) -> None:
+        self._endpoint = endpoint
+        self._reply = Reply(200, text)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._endpoint.carry(scope, receive, send, self._answer)
+
+    async def _answer(self, exchange: Exchange) -> App:
+        self._endpoint.check_source(exchange)
+        return self._reply
 
 
 class Health:

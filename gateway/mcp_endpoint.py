@@ -93,6 +93,10 @@ class Exchange:
         self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", arrival.request_id.encode())]
         self.unread = True
 
+    def chose(self, carriage: Carriage) -> None:
+        """Notes how the answer travels."""
+        self.record.carriage = carriage.value
+
 
 _Answer: TypeAlias = Callable[[Exchange], Awaitable[App]]
 
@@ -245,6 +249,7 @@ class McpEndpoint:
             cancel_on_disconnect=request.modern,
             ending=partial(self._ending, exchange),
             observe=exchange.record.sent,
+            chosen=exchange.chose,
         )
 
     async def _message(self, exchange: Exchange, authorization: str) -> jsonrpc.Message | jsonrpc.Response:
@@ -348,9 +353,6 @@ def _with_headers(exchange: Exchange, send: Send) -> Send:
         if event["type"] == "http.response.start":
             record.status = event["status"]
             headers = event["headers"]
-            if record.carriage == Carriage.LATE.value:
-                streamed = (b"content-type", b"text/event-stream") in headers
-                record.carriage = (Carriage.SSE if streamed else Carriage.JSON).value
             if record.status == 401:
                 exchange.headers += challenges(exchange.arrival.each(b"authorization"))
             if renamed:
@@ -364,37 +366,3 @@ def _with_headers(exchange: Exchange, send: Send) -> Send:
 def _reply(exchange: Exchange, frame: Frame) -> Reply:
     headers = [(name.lower().encode(), value.encode()) for name, value in frame.headers.items()]
     return Reply(frame.status, frame.body, headers, exchange.unread, closing=frame.outcome == "BODY_TOO_LARGE")
-
-
-class Elsewhere:
-    """The ASGI application behind what is not served: a path, or a method of a path (`allow` names those that are)."""
-
-    def __init__(self, endpoint: McpEndpoint, reason: str, allow: bytes = b"") -> None:
-        self._endpoint = endpoint
-        self._reason = reason
-        self._allow = allow
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._endpoint.carry(scope, receive, send, self._answer)
-
-    async def _answer(self, exchange: Exchange) -> App:
-        self._endpoint.check_source(exchange)
-        if not self._allow:
-            raise Failure(self._reason)
-        exchange.headers.append((b"allow", self._allow))
-        raise Failure(self._reason, {"allow": self._allow.decode()})
-
-
-class Document:
-    """The ASGI application behind a fixed JSON text."""
-
-    def __init__(self, endpoint: McpEndpoint, text: bytes) -> None:
-        self._endpoint = endpoint
-        self._reply = Reply(200, text)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._endpoint.carry(scope, receive, send, self._answer)
-
-    async def _answer(self, exchange: Exchange) -> App:
-        self._endpoint.check_source(exchange)
-        return self._reply

@@ -7,7 +7,7 @@ tests/gateway/http/test_uvicorn_members.py looks for.
 import asyncio
 import socket
 import sys
-from typing import ClassVar, Final
+from typing import ClassVar, Final, cast
 
 import httptools
 from uvicorn._types import ASGISendEvent
@@ -39,7 +39,7 @@ class _Unframed(RequestResponseCycle):
                 self.chunked_encoding = False
                 self.expected_content_length = sys.maxsize
         elif self.expected_content_length > sys.maxsize >> 1 and not message.get("more_body", False):
-            self.expected_content_length = len(message.get("body", b""))
+            self.expected_content_length = len(cast(bytes, message.get("body", b"")))
         await super().send(message)
 
 

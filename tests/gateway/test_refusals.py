@@ -1,7 +1,5 @@
 """Headers and bodies that are wrong, or said twice, as clients and proxies send them."""
 
-from typing import Any
-
 import pytest
 
 from tests.support.gateway_alone import AGENT_BUILDER, LEGACY, GatewayProcess, modern, post, rpc, send, tool_call
@@ -60,12 +58,12 @@ TWICE: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("name", TWICE)
 async def test_what_is_said_twice_alike_counts_once(gateway: GatewayProcess, script: Script, name: str, written: str):
     value, _ = TWICE[name]
-    headers: dict[str, Any] = {
-        "lines": {name: [value, value]},
-        "line": {name: f"{value}, {value}"},
-        "three": {name: [f"{value},{value}", value]},
-    }[written]  # fmt: skip
-    answer = await post(gateway, tool_call(), **{**LEGACY, **headers})
+    values: dict[str, str | list[str]] = {
+        "lines": [value, value],
+        "line": f"{value}, {value}",
+        "three": [f"{value},{value}", value],
+    }
+    answer = await post(gateway, tool_call(), **{**LEGACY, name: values[written]})
     assert answer.status == 200
     assert "result" in answer.json
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from gateway.frame import Frame, Item, Progress
 from gateway.http import answers as frames
 from gateway.http.accept import Carriage
-from gateway.http.answers import Answer, Answers, one_line
+from gateway.http.answers import Answer, Answers
+from gateway.http.stream_answer import one_line
 from gateway.mcp.progress import progress_of
 
 PATIENCE = 10.0

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import uvicorn
@@ -115,10 +116,14 @@ async def test_a_client_that_is_slow_but_reads_gets_all(path: bytes):
 async def test_unread_answers_hold_no_more_than_they_may():
     """Whoever has read least recently gives way; the newest may stay."""
     async with serving(max_bytes=2 * LARGE, seconds=60) as (kind, cuts, port):
-        clients = []
+        clients: list[socket.socket] = []
+
+        def all_are_seen(number: int) -> bool:
+            return len(kind.unread) + len(cuts) == number
+
         for number in range(12):
             clients.append(asking(port))
-            await eventually(lambda number=number: len(kind.unread) + len(cuts) == number + 1)
+            await eventually(partial(all_are_seen, number + 1))
             assert sum(c.transport.get_write_buffer_size() for c in kind.unread._marks) <= 4 * LARGE
         assert {why for _, why in cuts} == {"full"}
         # Once nobody is spared any more, the rest of what is too much goes.
