@@ -43,7 +43,7 @@ TEXTS = st.text("ab", max_size=3)
 VALUES = TEXTS | st.lists(TEXTS, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "ab"]), TEXTS, max_size=3)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(SCHEMAS, VALUES)
 def test_what_the_schema_takes_is_taken_without_its_patterns_too(schema, value):
     whole = {**schema, "$defs": {"looks": {"pattern": "(?=b)"}}}
