@@ -101,12 +101,11 @@ class Calls:
                 _log_refusal(call, error)
             raise
         except asyncio.CancelledError:
-            if not call.cut:
-                raise
+            # Whoever cancelled it: an RPC that still waits must hear something, since gRPC sends nothing for a handler
+            # that ends cancelled. Where the client has gone, nobody hears this.
             if call.admitted is None:
                 raise ServiceUnavailableError("the service stops", cause="shutting_down") from None
-            # It had ended, and was being recorded.
-            raise _unknown(call, call.admitted, "the service stopped") from None
+            raise _unknown(call, call.admitted, "the call was cancelled") from None
 
     async def _execute(self, call: Call, ready: Ready) -> Event:
         started = time.perf_counter()

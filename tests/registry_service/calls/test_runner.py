@@ -25,6 +25,7 @@ from tests.support.registry_in_process import (
     failure_facts,
 )
 from tests.support.scripted_endpoint import Script
+from tests.support.waiting import eventually
 
 
 class TestAnswers:
@@ -271,6 +272,38 @@ class TestTroubleWithTheLedger:
         await house.tool("/echo")
         await house.close_ledger()
         failure = await failing(house.call())
+        assert failure.reason == "SERVICE_UNAVAILABLE"
+        assert house.endpoint.executions == 0
+
+
+class TestCancellationFromElsewhere:
+    """Neither the client nor a stop of the service has cancelled the call's task, and the client waits."""
+
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_an_admitted_call_is_recorded_as_cancelled_and_its_client_hears_that_it_may_have_run(
+        self, house, stream
+    ):
+        await house.tool("/hang")
+        waiting = asyncio.ensure_future(failing(house.events(stream=stream)))
+        await house.endpoint.arrived()
+        (task,) = house.calls._running
+        task.cancel()
+        async with asyncio.timeout(2):
+            failure = await waiting
+        row = await house.settled(execution_pb2.Call.CANCELLED)
+        assert (failure.reason, failure.facts) == ("CALL_OUTCOME_UNKNOWN", {"tool": "tool", "call_id": row.call_id})
+
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_a_call_that_was_not_admitted_may_be_sent_again(self, house, stream):
+        await house.tool("/echo")
+        async with house.database.write() as session:
+            await session.execute(text("UPDATE calls SET session_id = session_id"))
+            waiting = asyncio.ensure_future(failing(house.events(stream=stream)))
+            await eventually(lambda: house.calls._running)
+            (task,) = house.calls._running
+            task.cancel()
+            async with asyncio.timeout(2):
+                failure = await waiting
         assert failure.reason == "SERVICE_UNAVAILABLE"
         assert house.endpoint.executions == 0
 
