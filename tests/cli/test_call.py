@@ -78,6 +78,13 @@ def test_it_is_told_once_why_a_tool_could_not_be_asked(naru, url, headers, detai
     assert remedy in said.err
 
 
+def test_the_setting_that_helps_is_named_in_a_korean_terminal_too(naru):
+    switched(naru, "korean.port", "1")
+    said = naru("call", "korean.port", LC_ALL="ko_KR.UTF-8")
+    assert (said.code, "TOOL_UNREACHABLE" in said.err) == (6, True)
+    assert "nothing answers at the endpoint's url" in said.err
+
+
 def test_what_cannot_be_called_names_the_command_that_helps(naru):
     switched(naru, "two.active", "1.0", "2.0")
     said = naru("call", "two.active")

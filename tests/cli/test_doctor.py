@@ -207,11 +207,12 @@ def test_an_address_that_is_never_called_is_wrong():
     assert (finding["state"], "is never called" in finding["message"]) == ("wrong", True)
 
 
-def test_a_secret_that_the_registry_lacks_is_wrong():
-    headers = {"X-Key": "Bearer ${secret:a.key}", "X-Other": "${secret:known}"}
+@pytest.mark.parametrize("query", ["", "?k=${secret:a.key}&other=${secret:known}"])
+def test_a_secret_that_the_registry_lacks_is_wrong(query):
+    headers = {"X-Other": "${secret:known}"} if query else {"X-Key": "Bearer ${secret:a.key}"}
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        tool_at(f"http://127.0.0.1:{server.getsockname()[1]}/", **headers),
+        tool_at(f"http://127.0.0.1:{server.getsockname()[1]}/{query}", **headers),
     ):
         code, wrong = examined()
     assert (code, list(wrong)) == (1, ["secret a.key"])
