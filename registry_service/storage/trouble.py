@@ -1,5 +1,6 @@
 """Names what keeps a database from being used: the word `cause` of failures, of health and of the log."""
 
+import errno
 import sqlite3
 from collections.abc import Iterator
 
@@ -17,6 +18,13 @@ _SQLITE = {
     "SQLITE_CORRUPT": "database_corrupt",
     "SQLITE_BUSY": "database_locked",
 }
+# What the system itself says, as at the probe for room.
+_SYSTEM = {
+    errno.ENOSPC: "disk_full",
+    errno.EDQUOT: "disk_full",
+    errno.EROFS: "database_read_only",
+    errno.EIO: "disk_error",
+}
 
 
 def cause_of(error: BaseException) -> str:
@@ -31,6 +39,8 @@ def cause_of(error: BaseException) -> str:
         if isinstance(cause, sqlite3.Error):
             name = "_".join((getattr(cause, "sqlite_errorname", None) or "").split("_")[:2])
             return _SQLITE.get(name, UNREACHABLE)
+        if isinstance(cause, OSError) and cause.errno in _SYSTEM:
+            return _SYSTEM[cause.errno]
     return UNREACHABLE
 
 

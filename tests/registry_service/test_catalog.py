@@ -380,7 +380,7 @@ def test_the_listing_is_what_a_call_would_run(tools, client_id, plan, lane):
 
 async def test_a_change_in_the_midst_of_a_load_is_in_it_as_a_whole(postgresql, postgresql_url, postgres):
     """PostgreSQL shows each statement what is newest: this would be the versions of before, the accounts of after."""
-    changes = []
+    changes: list[str] = []
 
     def change_once(connection, cursor, statement, *_):
         if "tool_versions" in statement and not changes:
