@@ -22,3 +22,10 @@ def test_each_requirement_of_a_contract_has_a_proof_that_exists():
 def test_links_lead_somewhere(page: Path):
     targets = _LINK.findall(page.read_text())
     assert not [target for target in targets if not (page.parent / target).exists()]
+
+
+def test_the_stations_and_rooms_of_the_architecture_exist():
+    text = (ROOT / "docs/architecture.md").read_text()
+    named = re.findall(r"`((?:gateway|registry_service|naru_cli|proto|ops|tests)/[\w/.]+)`", text)
+    assert len(named) > 20
+    assert not [path for path in named if not (ROOT / path).exists()]
