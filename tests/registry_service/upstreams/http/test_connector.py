@@ -14,7 +14,7 @@ from registry_service.upstreams.egress import Guard
 from registry_service.upstreams.http.client import EndpointClient
 from registry_service.upstreams.http.connector import MAX_HEAD_BYTES, MAX_INFORMATIONAL, PRIVATE, Connector
 from registry_service.upstreams.upstream import Attempt, Context
-from tests.registry_service.upstreams.http.test_client import make_tool
+from tests.support.endpoint_tools import make_tool
 from tests.support.scripted_endpoint import Script, ScriptedEndpoint
 from tests.support.waiting import eventually
 

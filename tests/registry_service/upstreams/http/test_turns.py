@@ -12,7 +12,7 @@ from registry_service.tools.checks import Checks
 from registry_service.upstreams.http.client import EndpointClient
 from registry_service.upstreams.http.turns import ALLOWANCE_SECONDS, REST, Effort, Turns
 from registry_service.upstreams.upstream import Attempt, Context
-from tests.registry_service.upstreams.http.test_client import LOOPBACK, make_tool
+from tests.support.endpoint_tools import LOOPBACK, make_tool
 from tests.support.hostile_endpoint import KINDS, HostileEndpoint
 
 CALL_SECONDS = 0.7
