@@ -130,6 +130,6 @@ def _in_kernel(connection: Connection) -> int:
     """Returns how many bytes the kernel has for the client. It takes more from us only when a third of them is read."""
     try:
         answer = fcntl.ioctl(connection.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-    except OSError:  # not every system tells
+    except (OSError, ValueError):  # not every system tells, and it may be closed by now
         return 0
     return int(struct.unpack("i", answer)[0])

@@ -7,16 +7,18 @@ tests/gateway/http/test_uvicorn_members.py looks for.
 import asyncio
 import socket
 import sys
-from typing import ClassVar, Final, cast
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import httptools
-from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.failures.table import TABLE, Wording, describe
 from gateway.http.body import CONNECTION, Reply
 from gateway.http.unread import UnreadAnswers
 from gateway.mcp.jsonrpc import error
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGISendEvent
 
 MAX_HEAD_BYTES: Final = 64 << 10
 # How long a client that is refused may go on sending before its connection is closed.
@@ -32,7 +34,7 @@ _OFFER = frozenset({b"upgrade", b"http2-settings"})
 class _Unframed(RequestResponseCycle):
     """HTTP/1.0 knows no chunks: an answer whose length is not known ends with the connection."""
 
-    async def send(self, message: ASGISendEvent) -> None:
+    async def send(self, message: "ASGISendEvent") -> None:
         """Keeps uvicorn's account of the length in balance."""
         if message["type"] == "http.response.start":
             if not any(name.lower() == b"content-length" for name, _ in message.get("headers", ())):
@@ -265,5 +267,8 @@ def _is_reset(transport: asyncio.Transport) -> bool:
     info = getattr(socket, "TCP_INFO", None)
     if info is None:  # not every system tells
         return False
-    state: bytes = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, info, 1)
+    try:
+        state: bytes = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, info, 1)
+    except OSError:  # it is closed by now
+        return True
     return state[0] == _TCP_CLOSE
