@@ -175,17 +175,25 @@ class TestAdmission:
         assert [row.tool for row in await house.rows()] == ["young"]
 
     @BOTH_DATABASES
-    async def test_a_catalog_that_never_rests_ends_in_an_error(self, house, monkeypatch):
+    @pytest.mark.parametrize(("changes", "reason"), [(4, ""), (5, "SERVICE_UNAVAILABLE")])
+    async def test_a_catalog_may_change_so_often_before_a_call_is_given_up(self, house, monkeypatch, changes, reason):
+        """Another replica changes it whenever this one has looked; the last look finds it at rest, or does not."""
         await house.tool("/echo")
-        view = house.catalog.view
+        stale, fresh, looks = house.catalog.view, house.catalog.fresh, 0
 
-        async def stale():
-            return view
+        async def look():
+            nonlocal looks
+            looks += 1
+            return stale if looks < changes else await fresh()
 
-        monkeypatch.setattr(house.catalog, "fresh", stale)
+        monkeypatch.setattr(house.catalog, "fresh", look)
         async with house.database.change() as session:
             session.info["unchanged"] = True
             await session.execute(update(CatalogRevision).values(revision=CatalogRevision.revision + 1))
-        failure = await failing(house.call())
-        assert (failure.reason, failure.code) == ("SERVICE_UNAVAILABLE", grpc.StatusCode.UNAVAILABLE)
-        assert house.endpoint.executions == 0
+        if reason:
+            failure = await failing(house.call())
+            assert (failure.reason, failure.code) == (reason, grpc.StatusCode.UNAVAILABLE)
+        else:
+            await house.call()
+        assert looks == changes
+        assert house.endpoint.executions == (0 if reason else 1)
