@@ -28,8 +28,8 @@ TRAP = 4711
 # The longest that a frozen replica may hold up the others.
 HELD_UP_SECONDS = 3.0
 CHANGE_SECONDS = 5.0
-# More than can be on their way when a replica freezes.
-MORE = 60
+# More than the sixteen that can be on their way when a replica freezes.
+MORE = 24
 
 # Each waits at its place, but only in the backend that the test has named.
 _TRAPS = f"""
