@@ -152,7 +152,8 @@ class Client:
         """Sends a request, with its id for its progress token, and waits for the head of the answer."""
         number = next(_ids)
         built = message(speaker, method, params, id=number, meta={"progressToken": number})
-        sent = dict(replaced(built.headers, [("Authorization", self.credential.basic), *(headers or {}).items()]))
+        lines = replaced(built.headers, [("Authorization", self.credential.basic), *(headers or {}).items()])
+        sent = {name: value if isinstance(value, str) else value.decode() for name, value in lines}
         async with asyncio.timeout(ANSWER_SECONDS):
             response = await self._session.post(f"{self.gateway.url}/mcp", data=built.body, headers=sent)
         return Open(response, number)
