@@ -10,12 +10,12 @@ import sys
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import httptools
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.failures.table import TABLE, Wording, describe
 from gateway.http.body import CONNECTION, Reply
 from gateway.http.unread import UnreadAnswers
-from gateway.mcp.jsonrpc import error
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent
@@ -259,7 +259,8 @@ class Protocol(HttpToolsProtocol):
 
     def _complaint(self, detail: str) -> bytes:
         message, data = describe("INVALID_REQUEST", {"detail": detail}, self.wording)
-        return error(b"", TABLE["INVALID_REQUEST"].code, message, data)
+        error = {"code": TABLE["INVALID_REQUEST"].code, "message": message, "data": data}
+        return msgspec.json.encode({"jsonrpc": "2.0", "error": error})
 
 
 def _is_reset(transport: asyncio.Transport) -> bool:
