@@ -24,7 +24,7 @@ CREDENTIALS = ROOT / "demo" / "credentials"
 # The official image reads its password as a user of its own, from a volume that nobody else mounts but this script.
 READABLE = 0o444
 # How long a registry may be out of reach, and how often it is asked.
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 PAUSE_SECONDS = 1.0
 
 

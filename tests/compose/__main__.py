@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 REPLICAS = 3
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 # A free port and networks of its own: what runs already is not in the way.
 ENVIRON = os.environ | {
     "GATEWAY_PORT": "0",
