@@ -177,63 +177,25 @@ def _ref(name: str) -> dict[str, Any]:
 
 
 def _schemas(settings: Settings) -> dict[str, Any]:
-    jsonrpc = {"const": "2.0"}
+    """Returns the schemas of messages and of health. Those of JSON-RPC have its version."""
+    jsonrpc = {
+        "Request": _message(
+            ["method"],
+            id={"type": ["string", "integer"], "description": "Absent in notifications."},
+            method={"type": "string"},
+            params={"type": "object"},
+        ),
+        "Result": _message(["id", "result"], id=_ID, result={"type": "object"}),
+        "Error": _message(["error"], id=_ERROR_ID, error=_ERROR),
+        "Progress": _message(["method", "params"], method={"const": "notifications/progress"}, params=_PROGRESS),
+    }
     return {
-        "Request": {
-            "type": "object",
-            "required": ["jsonrpc", "method"],
-            "properties": {
-                "jsonrpc": jsonrpc,
-                "id": {"type": ["string", "integer"], "description": "Absent in notifications."},
-                "method": {"type": "string"},
-                "params": {"type": "object"},
-            },
-        },
+        **jsonrpc,
         "Response": {
             "description": "Holds either `result` or `error`.",
             "oneOf": [_ref("Result"), _ref("Error")],
         },
-        "Result": {
-            "type": "object",
-            "required": ["jsonrpc", "id", "result"],
-            "properties": {"jsonrpc": jsonrpc, "id": _ID, "result": {"type": "object"}},
-        },
-        "Error": {
-            "type": "object",
-            "required": ["jsonrpc", "error"],
-            "properties": {
-                "jsonrpc": jsonrpc,
-                "id": {**_ID, "description": "null for what could not be parsed; absent where HTTP itself refused."},
-                "error": {
-                    "type": "object",
-                    "required": ["code", "message"],
-                    "properties": {
-                        "code": {"type": "integer"},
-                        "message": {"type": "string", "description": "A sentence for the customer's AI."},
-                        "data": _ref("ErrorData"),
-                    },
-                },
-            },
-        },
         "ErrorData": _error_data(settings.meta_prefix),
-        "Progress": {
-            "type": "object",
-            "required": ["jsonrpc", "method", "params"],
-            "properties": {
-                "jsonrpc": jsonrpc,
-                "method": {"const": "notifications/progress"},
-                "params": {
-                    "type": "object",
-                    "required": ["progressToken", "progress"],
-                    "properties": {
-                        "progressToken": {"type": ["string", "integer"]},
-                        "progress": {"type": "number"},
-                        "total": {"type": "number"},
-                        "message": {"type": "string"},
-                    },
-                },
-            },
-        },
         "Health": {
             "type": "object",
             "required": ["status"],
@@ -245,7 +207,35 @@ def _schemas(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _message(required: Sequence[str], **members: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["jsonrpc", *required],
+        "properties": {"jsonrpc": {"const": "2.0"}, **members},
+    }
+
+
 _ID: Final = {"type": ["string", "integer", "null"]}
+_ERROR_ID: Final = {**_ID, "description": "null for what could not be parsed; absent where HTTP itself refused."}
+_ERROR: Final = {
+    "type": "object",
+    "required": ["code", "message"],
+    "properties": {
+        "code": {"type": "integer"},
+        "message": {"type": "string", "description": "A sentence for the customer's AI."},
+        "data": _ref("ErrorData"),
+    },
+}
+_PROGRESS: Final = {
+    "type": "object",
+    "required": ["progressToken", "progress"],
+    "properties": {
+        "progressToken": {"type": ["string", "integer"]},
+        "progress": {"type": "number"},
+        "total": {"type": "number"},
+        "message": {"type": "string"},
+    },
+}
 
 
 def _error_data(prefix: str) -> dict[str, Any]:
