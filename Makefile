@@ -1,4 +1,4 @@
-# `make` alone tells the targets. Each does all its own set-up, in .venv; a second run finds it done.
+# `make` alone shows the targets. Each does all its own set-up, in .venv; a second run finds it done.
 #
 # Needs Python 3.11 or newer, make and git; no compiler: only wheels are installed, by hash.
 
@@ -19,7 +19,7 @@ T :=
 B :=
 
 .PHONY: help
-help: ## Tell the targets
+help: ## Show the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: run

@@ -18,7 +18,7 @@ _CHUNKS_END = b"\r\n0\r\n\r\n"
 
 
 class Plan(msgspec.Struct):
-    """What to send. `seconds` or `calls` ends the run, whichever comes first; calls under way are finished."""
+    """Describes what to send. `seconds` or `calls` ends the run, whichever is first; calls under way are finished."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class Plan(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """What came of it. Latencies are microseconds, `wall` and `cpu` (the generator's own) seconds."""
+    """Holds the results of a run. Latencies are in microseconds, `wall` and `cpu` (the generator's own) in seconds."""
 
     calls: int
     failures: int

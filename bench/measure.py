@@ -24,7 +24,7 @@ class LoadError(Exception):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What one run showed. `cpu` is µs a call by process, the generator among them; latencies are µs."""
+    """Holds what one run showed. `cpu` is µs a call by process, the generator among them; latencies are in µs."""
 
     calls_per_second: float
     p50: float
@@ -64,7 +64,7 @@ def rss_mib(process: Process) -> float:
 
 
 def sync_ms(directory: Path) -> float:
-    """How long the disk takes to make a page durable, in ms (median): the ledger waits for it twice a call."""
+    """Returns how long the disk takes to make a page durable, in ms (median): the ledger waits for it twice a call."""
     times = []
     with tempfile.TemporaryFile(dir=directory) as file:
         for _ in range(SYNCS):

@@ -1,4 +1,4 @@
-"""How a process of the bench says that it serves, in the form of the product's own log line."""
+"""Writes that a process of the bench serves, in the form of the product's own log line."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""What the bench prints: rows of numbers, ratios and how they stand to the budget."""
+"""Formats the results of the bench: rows of numbers, ratios and how they stand to the budget."""
 
 from collections.abc import Iterator
 from itertools import groupby

@@ -48,7 +48,7 @@ class AbsentPlan(Plan):
 
 
 class View:
-    """What was true at one revision. Nothing in it changes but `ActiveTool.running`."""
+    """Holds the catalog as it was at one revision. Nothing in it changes but `ActiveTool.running`."""
 
     __slots__ = ("_entries", "_listings", "_others", "_pepper", "accounts", "revision")
 

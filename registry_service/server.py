@@ -107,7 +107,7 @@ async def serve(settings: Settings, plans: Mapping[str, Plan]) -> None:
 
 
 class Process:
-    """What serves, in one place. Execution's parts exist only where it is served."""
+    """Holds the parts of the service and runs them. Those of execution exist only where it is served."""
 
     def __init__(self, settings: Settings, plans: Mapping[str, Plan], database: Database) -> None:
         self._settings = settings
@@ -378,7 +378,7 @@ async def _closed(name: str, closing: Awaitable[None]) -> None:
 
 
 def _host(url: str) -> str:
-    """Where the database is, without who goes there."""
+    """Returns the address of the database, without user and password."""
     parts = urlsplit(url)
     named = parts.netloc.rpartition("@")[2] or parse_qs(parts.query).get("host", [""])[0]
     return named or parts.path

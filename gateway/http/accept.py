@@ -24,7 +24,7 @@ _AS_IS: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 class Carriage(Enum):
-    """How an answer travels. LATE: as JSON if the result comes first, as SSE otherwise."""
+    """Lists the ways in which an answer travels. LATE: as JSON if the result comes first, as SSE otherwise."""
 
     JSON = "json"
     SSE = "sse"
@@ -33,7 +33,7 @@ class Carriage(Enum):
 
 
 class Accept(NamedTuple):
-    """What an Accept header admits.
+    """Describes what an Accept header admits.
 
     `carriage` is None where nothing can be produced for it. `json_only`: it names application/json and admits neither
     text/event-stream nor */*, as Agent Builder does. `both`: it admits JSON and SSE, as MCP demands. `renamed` maps our
@@ -74,7 +74,7 @@ class _Range(NamedTuple):
 
 
 class _Offer(NamedTuple):
-    """What a client thinks of one of our media types, and by which name."""
+    """Holds how much a client wants one of our media types, and the name that the client uses for it."""
 
     quality: float
     name: str

@@ -79,7 +79,7 @@ class Answers:
 
     @property
     def open(self) -> int:
-        """How many answers are being carried."""
+        """Returns the number of answers that are being carried."""
         return len(self.holds)
 
     def hold(self) -> _Hold:

@@ -1,4 +1,4 @@
-"""What ASGI leaves to its applications: header look-ups, whole replies, bodies with a limit."""
+"""Does what ASGI leaves to its applications: header look-ups, whole replies, bodies with a limit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence

@@ -1,4 +1,4 @@
-"""Which language a client wants its sentences in. Pure."""
+"""Finds the language in which a client wants its sentences. Pure."""
 
 from functools import lru_cache
 

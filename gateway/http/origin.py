@@ -1,4 +1,4 @@
-"""Who may ask: the Host and the Origin of a request, and what a page of another origin may send and read.
+"""Checks the Host and the Origin of a request, and tells what a page of another origin may send and read.
 
 A web page can make a browser send requests to any address (DNS rebinding), so that both are looked at before all else.
 """

@@ -1,4 +1,4 @@
-"""How fast progress may be sent: strictly increasing, and no faster than clients want to hear of it. Pure."""
+"""Paces progress: it is strictly increasing, and sent no faster than clients want to hear of it. Pure."""
 
 import math
 

@@ -30,7 +30,7 @@ class Patience(NamedTuple):
 
 
 class _Form(NamedTuple):
-    """How messages are written on a stream."""
+    """Describes how messages are written on a stream."""
 
     headers: tuple[tuple[bytes, bytes], ...]
     before: bytes

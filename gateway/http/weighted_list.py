@@ -26,7 +26,7 @@ class Member(NamedTuple):
 
     @property
     def quality(self) -> float:
-        """How much it is wanted: 1 where nothing says so, 0 (not at all) where that cannot be read."""
+        """Returns the weight of the member: 1 if none is given, 0 (not wanted) if it cannot be read."""
         value = self.parameters.get("q", "1")
         return float(value) if _QVALUE.fullmatch(value) else 0.0
 

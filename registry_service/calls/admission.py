@@ -1,4 +1,4 @@
-"""Which call may run: every check of a call before it runs, and its record in the ledger."""
+"""Decides which calls may run: makes every check of a call before it runs, and records it in the ledger."""
 
 from collections.abc import Mapping
 from typing import Any

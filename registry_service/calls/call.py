@@ -151,7 +151,7 @@ def time_limit(call: Call, wanted: float | None, default: float, most: float, no
 
 
 class Outcome(NamedTuple):
-    """What goes to the ledger, and what the RPC gets: an answer or an error.
+    """Holds what goes to the ledger, and what the RPC gets: an answer or an error.
 
     `seconds` is the time since the admission, `http_status` the endpoint's (0 for none), `detail` a short phrase.
     """

@@ -257,6 +257,6 @@ def _log_refusal(call: Call, error: NaruError) -> None:
 
 
 def _ids(call: Call) -> dict[str, str]:
-    """What leads from one log to another: of the HTTP request, of the trace, and of what the client calls a session."""
+    """Returns the ids that connect the logs: of the HTTP request, of the trace, and of the client's session if any."""
     ids = {"request_id": call.caller.request_id, "trace_id": trace_id_of(call.caller.traceparent)}
     return ids | {"session_id": call.rpc.session_id} if call.rpc.session_id else ids

@@ -1,4 +1,4 @@
-"""Who makes the current RPC. `rpc/border.py` sets it before a servicer runs; a servicer reads `CALLER.get()`."""
+"""Tells who makes the current RPC. `rpc/border.py` sets it before a servicer runs; a servicer reads `CALLER.get()`."""
 
 from contextvars import ContextVar
 from typing import NamedTuple

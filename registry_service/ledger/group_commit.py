@@ -29,7 +29,7 @@ _log = structlog.get_logger()
 
 
 class State(Enum):
-    """What the writer knows of the database."""
+    """Describes what the writer knows of the database."""
 
     # It has not started.
     NEW = auto()
@@ -86,7 +86,7 @@ class GroupCommit:
 
     @property
     def trouble(self) -> str:
-        """What keeps it from being written, as `cause_of` names it; empty while nothing does."""
+        """Returns what prevents writing, as `cause_of` names it. It is empty while nothing does."""
         return "" if self.is_writable else self._cause
 
     @property

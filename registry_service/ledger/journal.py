@@ -1,4 +1,4 @@
-"""What a group of the ledger holds, and what writes it: one transaction for many admissions and settlements.
+"""Defines a group of the ledger and its writer: one transaction for many admissions and settlements.
 
 Plain SQL on the drivers, since every call passes here twice. Measured on SQLite at one call a group: 0.23 ms of CPU for
 admission and settlement, and 1.6 ms through SQLAlchemy and aiosqlite, whose every statement is a round trip between
@@ -86,13 +86,13 @@ class Journal(Protocol):
         """
 
     async def written(self, call_ids: Sequence[str]) -> set[str]:
-        """Which of the calls have a row. Raises DatabaseUnreachableError."""
+        """Returns the ids of those calls that have a row. Raises DatabaseUnreachableError."""
 
     async def close(self) -> None: ...
 
 
 def usage(entries: Sequence[Entry]) -> list[tuple[str, str, str, int]]:
-    """How many calls each (client id, lane, period) has to be raised by, in the order of these keys.
+    """Returns the number of calls to add to each (client id, lane, period), in the order of these keys.
 
     One order everywhere: replicas that lock rows in different orders would deadlock.
     """

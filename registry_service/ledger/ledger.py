@@ -1,4 +1,4 @@
-"""What was admitted, and what became of it.
+"""Records which calls were admitted, and what became of them.
 
 Admitted means recorded: when `admit()` returns True, the call's row and its usage are durable. Acknowledged means
 settled: when `settle()` returns, the outcome is. Both wait for a group commit.
@@ -90,7 +90,7 @@ class Ledger:
 
     @property
     def trouble(self) -> str:
-        """What keeps it from being written, such as `disk_full`; empty while nothing does."""
+        """Returns what prevents writing, such as `disk_full`. It is empty while nothing does."""
         return self._writer.trouble
 
     async def admit(self, admission: Admission) -> bool:

@@ -25,13 +25,16 @@ class Orphans:
         return bool(self._suspects)
 
     async def _executors(self) -> list[str]:
-        """Those that have unsettled calls, but for ours."""
+        """Returns the executors that have unsettled calls, except for our own."""
         query = select(Call.executor).where(Call.state == execution_pb2.Call.RUNNING).distinct()
         async with self._database.sessions() as session:
             return [executor for executor in await session.scalars(query) if executor != self._database.executor]
 
     async def _settle_calls_of(self, executor: str) -> bool:
-        """Returns whether the executor looks dead now and did not the last time, so that its calls were left alone."""
+        """Settles the calls of a dead executor.
+
+        Returns True if it looks dead for the first time: its calls are settled only when it looks dead again.
+        """
         settlement = (
             update(Call)
             .where(Call.executor == executor, Call.state == execution_pb2.Call.RUNNING)

@@ -1,4 +1,4 @@
-"""What the log says of an admin's RPC: what it was about and what it changed, never a secret or a definition."""
+"""Logs an admin's RPC: what it was about and what it changed, never a secret or a definition."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What stands around every RPC: the gate, the tokens, the metrics, the log of the admin, and the status of a failure.
+"""Wraps every RPC in the gate, the tokens, the metrics, the log of the admin, and the status of a failure.
 
 Handlers are wrapped once, when they are registered, and not by a `grpc.aio.ServerInterceptor`: the latter is resolved
 anew for each RPC, which was measured at 7 of the 12 microseconds that it would cost a call.
@@ -29,7 +29,7 @@ _log = structlog.get_logger()
 
 
 class Gate:
-    """Whether calls may come in. Starts shut."""
+    """Tells whether calls may come in. Starts shut."""
 
     def __init__(self, cause: str) -> None:
         self.cause: str | None = cause

@@ -1,4 +1,4 @@
-"""Who may call which method, and the tokens that show it."""
+"""Decides who may call which method, by the tokens that come along."""
 
 import hmac
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from registry_service.identity.credentials import parse_basic
 
 
 class Policy(Enum):
-    """Who may call a method.
+    """Tells who may call a method.
 
     OPEN: everybody. TOKEN: who has the service token or the admin token. ADMIN: who has the admin token.
     ACCOUNT: as TOKEN, for an account whose credential comes along. EITHER: as ACCOUNT or as ADMIN.

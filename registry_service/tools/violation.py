@@ -1,4 +1,4 @@
-"""How a value breaks a schema: facts, from which the edge makes sentences in the caller's language."""
+"""Describes how a value breaks a schema: in facts, from which the edge makes sentences in the caller's language."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What an upstream said, as an MCP client gets it. Pure: JSON text in, JSON text out.
+"""Turns what an upstream said into what an MCP client gets. Pure: JSON text in, JSON text out.
 
 JSON is never rebuilt: digits, key order and unknown members of the upstream's text reach the client as they are.
 """
@@ -20,7 +20,7 @@ _JSON_SPACE = " \t\r\n"
 
 
 class Answer(NamedTuple):
-    """What the tool said. The bytes are JSON text; empty `structured` and `meta` mean none.
+    """Holds what the tool said. The bytes are JSON text; empty `structured` and `meta` mean none.
 
     `reason` is unspecified where Naru knows no more than the tool said; `facts` go with it. `note` is for those who run
     the tool. `unchecked` is what `structured` must still be held to, where that takes long.
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What the definition promises of an answer: how it is to be read, and the check of its structured content."""
+    """Holds what the definition promises of an answer: how to read it, and the check of its structured content."""
 
     result: str
     output: SchemaCheck | None

@@ -1,4 +1,4 @@
-"""Which addresses an upstream may have.
+"""Decides which addresses an upstream may have.
 
 The check sits where a socket is made for one concrete address, after name resolution. It therefore sees the results of
 DNS and IP literals of any spelling alike, and the address that was checked is the one that is connected to: a name

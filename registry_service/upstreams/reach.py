@@ -1,4 +1,4 @@
-"""What this service may call and which secrets it has, for operators who ask before a call does."""
+"""Tells operators what this service may call and which secrets it has, before a call needs them."""
 
 import asyncio
 import socket

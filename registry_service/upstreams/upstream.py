@@ -1,4 +1,4 @@
-"""Who performs a call: what every kind of upstream does, and what it hears of the call."""
+"""Defines an upstream, which performs calls: what every kind of it does, and what it hears of a call."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
@@ -11,7 +11,7 @@ OnProgress: TypeAlias = Callable[[float, float | None, str], None]
 
 
 class Context(NamedTuple):
-    """What an upstream hears of the call. `seconds` are left for the answer; empty texts are those that nobody sent."""
+    """Holds what an upstream hears of the call. `seconds` are left for the answer. A text that nobody sent is empty."""
 
     call_id: str
     seconds: float
@@ -21,7 +21,7 @@ class Context(NamedTuple):
 
 
 class Attempt:
-    """What has happened to a call at its upstream."""
+    """Records what has happened to a call at its upstream."""
 
     __slots__ = ("connected", "status")
 

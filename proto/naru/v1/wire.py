@@ -1,4 +1,4 @@
-"""What both sides of the contract write and read beside its messages: metadata keys, and failures in trailers.
+"""Defines what both sides write and read beside the messages of the contract: metadata keys, and failures in trailers.
 
 A failed RPC carries `google.rpc.Status` with one `google.rpc.ErrorInfo`. Its `reason` is a name of `Reason`, its
 `domain` is DOMAIN, and each value of its `metadata` is a fact as JSON text, so that numbers and lists keep their types.

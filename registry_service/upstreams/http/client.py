@@ -1,4 +1,4 @@
-"""One HTTP call of a tool's endpoint. The only importer of the HTTP client, egress.py and the CLI aside."""
+"""Makes one HTTP call of a tool's endpoint. In this service only this module and connector.py import aiohttp."""
 
 import asyncio
 import contextlib
@@ -296,7 +296,7 @@ def _broken_off(message: str) -> ToolUnreachableError:
 
 
 def _told(error: aiohttp.ClientError) -> str:
-    """What happened, for the log. aiohttp's own words may hold the URL, and that the arguments of the call."""
+    """Describes the error for the log. aiohttp's own words may hold the URL, which may hold arguments of the call."""
     kind = type(error).__name__
     cause = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else None
     return f"{kind}: {cause}" if cause else kind

@@ -1,4 +1,4 @@
-"""What a `Content-Type` says of a body, and text out of bytes by its charset."""
+"""Reads what a `Content-Type` says of a body, and decodes bytes to text by its charset."""
 
 import codecs
 import re
@@ -10,7 +10,7 @@ from registry_service.errors import ToolResponseInvalidError
 
 
 class Kind(Enum):
-    """How a body is read."""
+    """Lists the ways in which a body is read."""
 
     JSON = auto()
     NDJSON = auto()

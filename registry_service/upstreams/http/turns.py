@@ -59,7 +59,7 @@ class Turns:
 
 
 class Effort:
-    """What one answer has cost of the event loop so far."""
+    """Counts how much time of the event loop one answer has taken so far."""
 
     __slots__ = ("_at", "_spent")
 

@@ -1,4 +1,4 @@
-"""How a call went: its duration, the endpoint's HTTP status, a detail; and whether it was a trial."""
+"""Adds how a call went (its duration, the endpoint's HTTP status, a detail) and whether it was a trial."""
 
 import sqlalchemy as sa
 from alembic import op
