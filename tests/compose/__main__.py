@@ -39,13 +39,13 @@ class Reply(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether it ends with an error, be it one of JSON-RPC or of the tool."""
+        """Tells whether the answer ends with an error, be it one of JSON-RPC or of the tool."""
         last = json.loads(self.lines[-1])
         return "error" in last or bool(last["result"]["isError"])
 
 
 class Deployment:
-    """What these compose files bring up, with three of the service `scaled`."""
+    """Runs what these compose files bring up, with three of the service `scaled`."""
 
     def __init__(self, files: tuple[str, ...], scaled: str) -> None:
         self.scaled = scaled

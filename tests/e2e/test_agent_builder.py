@@ -36,7 +36,7 @@ async def post(pair: Pair, body: bytes | str, *extra: Header) -> Reply:
 
 
 def check_fresh(reply: Reply, status: int = 200) -> None:
-    """What holds for every answer: JSON, whole, and no session."""
+    """Asserts what holds for every answer: it is JSON, whole, and has no session."""
     assert reply.status == status, reply
     assert reply.header("content-type") == "application/json"
     assert reply.header("content-length") == str(len(reply.body))

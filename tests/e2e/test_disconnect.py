@@ -181,5 +181,5 @@ async def test_clients_that_are_reset_leave_nothing_behind(scene: Scene):
 
 
 def idle_share(pid: int) -> float:
-    """Which share of a core the process takes while nobody asks it anything."""
+    """Returns the share of a core that the process takes while nobody asks it anything."""
     return psutil.Process(pid).cpu_percent(IDLE_SECONDS) / 100

@@ -267,7 +267,7 @@ async def test_a_cancel_at_the_end_leaves_one_answer_at_most(pair: Pair, gate: a
 
 @everybody
 async def test_the_same_id_twice_at_once(pair: Pair, gate: asyncio.Event, speaker: Speaker):
-    """Of two accounts, to two tools, in the same session: each exchange gets its own answer."""
+    """Sends it for two accounts, to two tools, in the same session: each exchange gets its own answer."""
     slow, fast = pair.tool("/gate"), pair.tool("/echo")
     other = pair.admin.create_account("Other")
     session: Header = ("Mcp-Session-Id", "same")

@@ -48,7 +48,7 @@ async def the_server_lives_on(pair: Pair) -> AsyncIterator[None]:
 
 
 class Wrong(NamedTuple):
-    """What a failing endpoint is answered with. `text` is a part of the content, `sent` how often it was asked."""
+    """Describes the answer when an endpoint fails. `text` is a part of the content, `sent` how often it was asked."""
 
     reason: str
     text: str = ""
@@ -280,7 +280,7 @@ async def test_the_link_breaks_after_the_stream_began(own_pair: Pair):
 
 
 def logged(process: Process, trace_id: str) -> bool:
-    """Whether the log tells more under this trace. Lines are gathered for a moment before they are written."""
+    """Tells whether the log has a traceback under this trace. Lines are gathered a moment before they are written."""
     records = (record for record in process.records() if record.get("trace_id") == trace_id)
     return any("Traceback" in str(record) for record in records)
 

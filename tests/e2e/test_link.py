@@ -114,7 +114,7 @@ class TestRegistry:
         assert record["call_id"] == call_id
 
     async def test_it_dies_in_the_middle_of_calls_and_comes_back(self, stack: Stack):
-        """What runs is unknown, also in the middle of a stream; what comes meanwhile is safe; then calls work."""
+        """Kills it: running calls end as unknown, also in mid-stream; new ones meanwhile are safe; then calls work."""
         registry = stack.registry()
         gateway = stack.gateway(registry)
         async with opened(stack, registry, gateway) as scene:
@@ -241,7 +241,7 @@ class TestToken:
         assert "GATEWAY_REGISTRY_TOKEN" in doctor
 
     def doctor(self, scene: Scene, gateway: Process) -> str:
-        """What `naru doctor` says of this pair, which it must not call healthy."""
+        """Returns what `naru doctor` says of this pair, which it must not call healthy."""
         credential = scene.client.credential
         process = scene.stack.run(
             "naru_cli.app",

@@ -1,4 +1,4 @@
-"""What must not add up: refusals, calls, and clients that ask and never read."""
+"""Checks what must not add up: refusals, calls, and clients that ask and never read."""
 
 import asyncio
 import contextlib
@@ -73,7 +73,7 @@ def both(scene: Scene) -> tuple[Process, Process]:
 
 
 def footprint(scene: Scene) -> list[tuple[int, int, int]]:
-    """Of each process: memory, open files, and time series in its metrics."""
+    """Returns, for each process, its memory, its open files, and the time series in its metrics."""
     return [(rss(process), psutil.Process(process.pid).num_fds(), samples(process)) for process in both(scene)]
 
 
@@ -220,7 +220,7 @@ class TestRefusedCalls:
 
 
 async def test_calls_leave_nothing_behind(scene: Scene):
-    """Of every speaker, with and without progress."""
+    """Calls as every speaker, with and without progress."""
     load = Load(scene.client, scene.tool("/ndjson"), CONTRACTS, workers=len(CONTRACTS))
     load.start()
     await load.succeeded(WARM_UP, 60)

@@ -218,7 +218,7 @@ async def test_a_legacy_call_runs_on(pair: Pair, gate: asyncio.Event, speaker: S
 
 
 def told_of(process: Process, tool: str) -> bool:
-    """Whether a process has logged its record of a call of this tool."""
+    """Tells whether a process has logged its record of a call of this tool."""
     return any(record.get("tool") == tool for record in process.records())
 
 

@@ -48,7 +48,7 @@ async def scene(pair: Stack) -> AsyncIterator[Scene]:
 
 
 class Change(NamedTuple):
-    """What an admin does, and what calls answer from then on: a version, or a reason."""
+    """Holds what an admin does, and what calls answer from then on: a version, or a reason."""
 
     make: Callable[[Admin], Any]
     answer: str
@@ -56,7 +56,7 @@ class Change(NamedTuple):
 
 @dataclass
 class History:
-    """Which states were asked for, and which were reached. `seen` counts the calls that began in the newest."""
+    """Records which states were asked for, and which were reached. `seen` counts the calls that began in the newest."""
 
     answers: list[str]
     asked: int = 0
@@ -163,7 +163,7 @@ async def test_no_call_with_a_revoked_secret_is_admitted(scene: Scene):
 
 
 async def shown(scene: Scene, name: str, speaker: Speaker) -> list[str]:
-    """What `tools/list` says of a tool, or "" where it is not in it: asked twice, since replicas take turns."""
+    """Returns a tool's description in `tools/list`, or "" if it is absent. Asks twice, since replicas take turns."""
     listings = [await scene.client.list(speaker) for _ in range(2)]
     return [listing[name]["description"] if name in listing else "" for listing in listings]
 
@@ -188,7 +188,7 @@ def both_served(scene: Scene) -> Iterator[None]:
 
 @pytest.mark.usefixtures("both_served")
 async def test_list_and_call_agree_at_once_on_every_replica(scene: Scene):
-    """What is switched shows in the next list and in the next call."""
+    """Expects each switch to show in the next list and in the next call."""
     names = versions(scene, "shown", 3)
     admins = [scene.stack.admin(registry) for registry in scene.stack.registries]
     for number, version in enumerate([*names[1:], names[0]]):

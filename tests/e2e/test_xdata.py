@@ -28,7 +28,7 @@ ENDPOINT_PROGRESS: list[dict[str, object]] = [
 
 @pytest.fixture
 def gate(pair: Pair) -> Iterator[asyncio.Event]:
-    """What the endpoint's gated modes wait for. It is open when the test has ended."""
+    """Yields the event that the endpoint's gated modes wait for. It is set when the test has ended."""
     pair.endpoint.gate.clear()
     yield pair.endpoint.gate
     pair.endpoint.gate.set()

@@ -1,4 +1,4 @@
-"""What both services and the command read from the environment, they read alike, and a bad value names its variable."""
+"""Checks that both services and the command read the environment alike, and that a bad value names its variable."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What the RPC of a call hears of it, what becomes of a call whose RPC ends, and records of calls."""
+"""Checks what the RPC of a call hears of it, what becomes of a call whose RPC ends, and records of calls."""
 
 import asyncio
 import base64

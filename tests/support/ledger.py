@@ -1,4 +1,4 @@
-"""What tests of the ledger ask of it, and what they find in the database."""
+"""Helps tests of the ledger: makes what they ask of it, and reads what they find in the database."""
 
 import asyncio
 import sqlite3

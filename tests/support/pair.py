@@ -107,7 +107,7 @@ class Pair:
         return [f"{fault.pointer} {fault.message}" for fault in response.faults]
 
     def requests(self, tool: Tool) -> list[Received]:
-        """What the tool's endpoint was sent."""
+        """Returns the requests that the tool's endpoint was sent."""
         return [request for request in self.endpoint.received if request.path == tool.path]
 
     def executions(self, tool: Tool) -> int:

@@ -43,7 +43,7 @@ class PostgresqlServer:
         self.query(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def query(self, statement: str, url: str | None = None) -> str:
-        """What psql prints, one row a line, columns parted by `|`."""
+        """Returns what psql prints: one row a line, columns parted by `|`."""
         target = url or self._server.get_uri("postgres")
         return str(_psql([target, "-qAtX", "-v", "ON_ERROR_STOP=1", "-c", statement])).strip()
 

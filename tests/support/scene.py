@@ -348,7 +348,7 @@ def metric(process: Process, name: str, **labels: str) -> float:
 
 
 def samples(process: Process) -> int:
-    """How many time series the process has."""
+    """Returns the number of time series that the process has."""
     return len(_samples(process))
 
 
@@ -369,7 +369,7 @@ def rss(process: Process) -> int:
 
 
 def connections(process: Process, status: str) -> int:
-    """How many TCP connections of the process are in this state (`psutil.CONN_…`)."""
+    """Returns how many TCP connections of the process are in this state (`psutil.CONN_…`)."""
     return sum(item.status == status for item in psutil.Process(process.pid).net_connections("tcp"))
 
 

@@ -48,7 +48,7 @@ async def _echo(request: execution_pb2.CallToolRequest, _context: Any) -> AsyncI
 
 @dataclass
 class Script:
-    """What the registry service answers, and what it was asked."""
+    """Holds what the registry service answers, and what it was asked."""
 
     run: Run = _echo
     pages: dict[str, registry_pb2.ListCatalogResponse] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Who asks: the kinds of clients, and the JSON-RPC requests and headers that each of them sends."""
+"""Defines the kinds of clients, and the JSON-RPC requests and headers that each of them sends."""
 
 import base64
 import json

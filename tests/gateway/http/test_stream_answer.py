@@ -49,7 +49,7 @@ def ending(error: Exception | None) -> Frame:
 
 
 class Calls:
-    """What became of the messages of an answer, and the gates that a test opens for them."""
+    """Records what became of the messages of an answer, and holds the gates that a test opens for them."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -92,7 +92,7 @@ class Client:
         return self
 
     async def chunk(self) -> bytes:
-        """What one send wrote; b"" at the end."""
+        """Returns what one send wrote, and b"" at the end."""
         size = int(await self.reader.readuntil(b"\r\n"), 16)
         return (await self.reader.readexactly(size + 2))[:-2]
 

@@ -1,4 +1,4 @@
-"""What gateway/http/uvicorn_protocol.py uses of uvicorn, and uvicorn doesn't promise to anybody."""
+"""Checks for what gateway/http/uvicorn_protocol.py uses of uvicorn and uvicorn doesn't promise to anybody."""
 
 import inspect
 import re

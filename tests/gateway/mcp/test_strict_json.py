@@ -146,7 +146,7 @@ def test_nesting_up_to_64_passes(times, brackets):
     [("[]", 200_000 - 2, "arrays and objects"), ('"k":1', 200_000, "members of objects")],
 )
 def test_the_parts_of_a_body_are_bounded(part: str, most: int, named: str):
-    """What holds up everybody else while it is read is refused; text may hold as many brackets as it likes."""
+    """Refuses a body whose reading would hold up everybody else. Text may hold as many brackets as it likes."""
 
     def body(parts: int) -> bytes:
         if part == "[]":

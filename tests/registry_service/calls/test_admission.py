@@ -1,4 +1,4 @@
-"""Which calls may run, over a socket: what is forbidden is neither run nor recorded."""
+"""Checks over a socket which calls may run: a forbidden one is neither run nor recorded."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What one call keeps for its RPC, and which of its limits fires, at the exact bounds."""
+"""Checks what one call keeps for its RPC, and which of its limits fires, at the exact bounds."""
 
 import asyncio
 

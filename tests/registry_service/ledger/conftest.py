@@ -64,7 +64,7 @@ async def impatient(sqlite_url: str, monkeypatch) -> AsyncIterator[SqliteDatabas
 
 @pytest.fixture
 def told(monkeypatch) -> Callable[[], list[str]]:
-    """What the log says of the ledger as a whole."""
+    """Returns a function that lists what the log says of the ledger as a whole."""
     capture = structlog.testing.LogCapture()
     monkeypatch.setattr(group_commit, "_log", structlog.wrap_logger(None, processors=[capture]))
     events = ("the ledger cannot be written", "the ledger can be written again")

@@ -34,7 +34,7 @@ State = execution_pb2.Call
 
 
 def groups() -> float:
-    """How many groups were written in this process."""
+    """Returns the number of groups that were written in this process."""
     return METRICS.get_sample_value("naru_ledger_group_size_count") or 0
 
 

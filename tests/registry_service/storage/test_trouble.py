@@ -10,7 +10,7 @@ from registry_service.storage.trouble import cause_of
 
 
 def behind(error: Exception) -> DatabaseUnreachableError:
-    """What the journals make of an error."""
+    """Wraps an error as the journals do."""
     outer = DatabaseUnreachableError(str(error))
     outer.__cause__ = error
     return outer

@@ -405,7 +405,7 @@ TREE = {"$defs": {"node": {"properties": {"below": {"anyOf": [{"$ref": "#/$defs/
 
 
 def deep(levels: int) -> Any:
-    """What the tree above refuses at its deepest place, after it has looked there by every way."""
+    """Returns a value that the tree above refuses at its deepest place, after it has looked there by every way."""
     value: Any = {}
     for _ in range(levels):
         value = {"below": value, "x": 1}

@@ -1,4 +1,4 @@
-"""Which addresses an endpoint may have, and that no other is ever connected to."""
+"""Checks which addresses an endpoint may have, and that no other is ever connected to."""
 
 import socket
 from ipaddress import ip_network

@@ -1,4 +1,4 @@
-"""What the registry says of an address and of secrets before anything is called."""
+"""Checks what the registry says of an address and of secrets before anything is called."""
 
 from ipaddress import ip_network
 

@@ -14,7 +14,7 @@ from registry_service.upstreams.http.turns import Effort, Pace, Turns
 
 
 class Raw:
-    """What the HTTP client is to `Body`: hands out chunks, and then nothing."""
+    """Stands in for the HTTP client: hands `Body` chunks, and then nothing."""
 
     def __init__(self, data, size):
         self.chunks = [data[start : start + size] for start in range(0, len(data), size)]

@@ -1,4 +1,4 @@
-"""What an endpoint is sent, and what it is never sent."""
+"""Checks what an endpoint is sent, and what it is never sent."""
 
 import base64
 import json
