@@ -55,7 +55,7 @@ _ACCEPTED = Reply(202)
 _MAX_SHOWN = 100
 _MAX_SESSION_SHOWN = 1024
 _NO_CODING = frozenset({"", "identity"})
-# What is wrong with a message itself, rather than with what it asks for.
+# Faults of a message itself, rather than of what it asks for.
 _UNREADABLE = frozenset({"PARSE_ERROR", "INVALID_REQUEST"})
 
 

@@ -69,7 +69,7 @@ _NEVER_SENT = (
 )
 _TOO_LARGE_REQUEST = ("CLIENT: Sent message larger than max", "SERVER: Received message larger than max")
 _TOO_LARGE_RESULT = ("CLIENT: Received message larger than max", "SERVER: Sent message larger than max")
-# What a read-only RPC without an ErrorInfo may be asked again for.
+# A read-only RPC that fails with one of these, and without an ErrorInfo, may be sent again.
 _TRANSIENT = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,

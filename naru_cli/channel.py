@@ -10,10 +10,10 @@ from naru.v1 import wire
 from naru_cli.access import Access, Target
 from naru_cli.failures import EXITS_BY_REASON, CliError, Exit, with_facts
 
-# What an RPC may take, in seconds. None waits for anything, but a large manifest takes its time.
+# The time limits of RPCs, in seconds. No RPC waits for anything, but a large manifest takes its time.
 RPC_TIMEOUT = 15.0
 RPC_TIMEOUTS = {"ApplyManifest": 120.0}
-# What the registry takes at once. It keeps its own pages well below.
+# The largest message that the registry takes. It keeps its own pages well below.
 MAX_MESSAGE = 16 << 20
 
 
@@ -51,7 +51,7 @@ def failure(error: grpc.RpcError, target: Target) -> CliError:
         return CliError(f"{code.name}: {details}")
     facts = info.facts
     said = details if details not in ("", info.reason) else info.reason.lower().replace("_", " ")
-    # What it says of a malformed request holds its facts already.
+    # The registry's words on a malformed request hold its facts already.
     message = said if info.reason == "REQUEST_INVALID" and said == details else with_facts(said, facts)
     if info.reason == "TOKEN_INVALID":
         message = f"the registry refused the admin token of {target.token_from}"

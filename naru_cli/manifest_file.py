@@ -19,7 +19,7 @@ STRING, MAPPING, SEQUENCE = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "ma
 NULLS = frozenset(["", "~", "null", "Null", "NULL"])
 BOOLEANS = {"true": "true", "True": "true", "TRUE": "true", "false": "false", "False": "false", "FALSE": "false"}
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)
-# What YAML takes for a number and JSON writes otherwise, or not at all.
+# Texts that YAML takes for a number and JSON writes otherwise, or not at all.
 OTHER_NUMBER = re.compile(
     r"[-+]?(0[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+|[0-9]+\.|\.[0-9]+|[0-9]+)(\.?[0-9]*)([eE][-+]?[0-9]+)?"
     r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
@@ -27,7 +27,7 @@ OTHER_NUMBER = re.compile(
 )
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 MAX_DEPTH = 100
-# How many values aliases may add to those that a file spells out.
+# Aliases may add so many values to those that a file spells out.
 MAX_REPEATED = 100_000
 
 
@@ -99,7 +99,7 @@ def parse_yaml(text: str, variables: Mapping[str, str]) -> Manifest:
     writer = JsonWriter(variables, max_nodes=len(text) + MAX_REPEATED)
     written = writer.value(root, ())
     if writer.faults:
-        # What an alias repeats is one fault.
+        # A fault that an alias repeats is told once.
         raise ManifestError(list(dict.fromkeys(writer.faults)))
     return Manifest(written.encode(), writer.places, tuple(name for name in variables if name not in writer.used))
 

@@ -22,7 +22,7 @@ from naru_cli.failures import CliError
 
 # Unicode's Bidi_Control: with these a text reads as another one than it is.
 BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-# What a terminal would obey, in text that came from elsewhere.
+# Characters that a terminal would obey, in text that came from elsewhere.
 OBEYED = [code for code in (*range(32), *range(127, 160), *BIDIRECTIONAL) if chr(code) not in "\n\t"]
 CONTROLS = dict.fromkeys(OBEYED, "\N{REPLACEMENT CHARACTER}")
 # The same as JSON escapes, so that the JSON at a terminal stays what it was.

@@ -54,7 +54,7 @@ def provide_account(access: Access, credential: Path) -> None:
         try:
             accounts("GetAccount", accounts_pb2.GetAccountRequest(client_id=client_id), access)
         except CliError as error:
-            # Of a damaged file the registry says that this is no client id.
+            # INVALID: the file is damaged, and the registry says that this is no client id.
             if error.code not in (Exit.NOT_FOUND, Exit.INVALID):
                 raise
         else:

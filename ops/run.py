@@ -38,9 +38,9 @@ POLL_SECONDS = 0.05
 FIRST_ARGUMENTS = '{"text":"안녕하세요"}'
 FIRST_CALL = f'{{"name":"text_stats","arguments":{FIRST_ARGUMENTS}}}'
 SLOW_CALL = '{"name":"slow_report","arguments":{"seconds":3,"steps":6}}'
-# What a registry says at its end of a database file that it cannot read, or that was filled with another pepper.
+# The registry's last words if it cannot read the database file, or if this was filled with another pepper.
 DAMAGED = ("file is not a database", "malformed", "this version of Naru does not know", "REGISTRY_PEPPER: the secrets")
-# What would lead a service away from this run's own parts.
+# Variables that would lead a service away from this run's own parts.
 LEFT_OUT = re.compile(
     r"DATABASE_URL(_FILE)?|REGISTRY_(PEPPER|ADMIN_TOKEN|SERVICE_TOKEN)(_FILE)?|REGISTRY_(SERVICES|TLS_.*)"
     r"|GATEWAY_(EXECUTION|REGISTRY.*)"

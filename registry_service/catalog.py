@@ -27,7 +27,7 @@ from registry_service.tools.active_tool import ActiveTool, Key, Running, read_al
 from registry_service.tools.definition import read_version
 from registry_service.tools.schema_check import CompiledSchemas
 
-# Of a name that a client sent, as much is told back.
+# A name that a client sent is told back up to so many characters.
 _NAME_TOLD = 128
 _ROWS_AT_ONCE = 500
 

@@ -47,7 +47,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServicer):
         finally:
             if not task.done():
                 call.abandoned = True
-                # Of a call that is not admitted yet nothing has happened, and so nothing will.
+                # A call that is not admitted yet has done nothing, and will do nothing.
                 if request.on_disconnect != execution_pb2.CallToolRequest.CONTINUE or call.admitted is None:
                     task.cancel()
 

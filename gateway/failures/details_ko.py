@@ -55,7 +55,7 @@ DETAILS: Mapping[str, str] = {
     "the credential is missing": "인증 정보가 비어 있습니다",
     "the credential is not base64": "인증 정보가 base64가 아닙니다",
     "the credential mixes two base64 alphabets": "인증 정보에 두 가지 base64 문자가 섞여 있습니다",
-    # What became of a tool's endpoint.
+    # Failures to reach a tool's endpoint.
     "no connection": "연결할 수 없음",
     "name not resolved": "이름을 찾을 수 없음",
     "broken off": "연결이 끊어짐",
@@ -63,7 +63,7 @@ DETAILS: Mapping[str, str] = {
     "secret not available": "비밀값 없음",
     "certificate not trusted": "신뢰할 수 없는 인증서",
     "no TLS": "TLS 연결 실패",
-    # What a tool answered.
+    # Faults of a tool's answer.
     "empty body": "빈 본문",
     "not JSON": "JSON이 아님",
     "nested too deep": "중첩이 너무 깊음",

@@ -21,7 +21,7 @@ _LARGE: Final = 64 << 10
 _COPIES: Final = 3
 
 
-# What ends an answer early: None, the grace is over; otherwise what the messages failed with.
+# Makes the last frame of an answer that ends early. It gets None when the grace is over, otherwise the failure.
 Ending: TypeAlias = Callable[[Exception | None], Frame]
 
 

@@ -14,10 +14,10 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers: TypeAlias = Mapping[bytes, bytes]
 HeaderLines: TypeAlias = Sequence[tuple[bytes, bytes]]
 
-# Of the scope: the connection, which hears how many bytes of an answer cannot be written yet (`waiting`), and that an
-# answer ends when its client goes (`expect_departure`).
+# The key in the scope of the connection. The connection hears how many bytes of an answer cannot be written yet
+# (`waiting`), and that an answer ends when its client goes (`expect_departure`).
 CONNECTION: Final = "naru.connection"
-# How much more of a refused body is read, and for how long, so that the client gets to see the refusal.
+# So much more of a refused body is read, and for so long, so that the client gets to see the refusal.
 _LINGER_BYTES = 16 << 20
 _LINGER_SECONDS = 2.0
 

@@ -11,7 +11,7 @@ import termios
 from collections.abc import Callable
 from typing import Final, Protocol
 
-# What a client has to read in `seconds`; one that takes a byte now and then holds an answer as one that takes none.
+# A client has to read this much in `seconds`: one that takes a byte now and then is as bad as one that takes none.
 PROGRESS_BYTES: Final = 32 << 10
 # How often the connections are looked at, at most this many seconds apart.
 _SWEEP_SECONDS: Final = 1.0

@@ -12,7 +12,7 @@ from gateway.mcp.jsonrpc import Message, ProtocolError, Response, decode
 from gateway.mcp.scan_process import SIZE, main
 from gateway.mcp.strict_json import LARGE
 
-# How many run at once, and how long a body may wait for its turn and its end.
+# The number of scans that run at once, and how long a body may wait for its turn and its end.
 PROCESSES = 2
 WAIT_SECONDS = 15.0
 # A process may be killed from outside, for want of memory for instance.

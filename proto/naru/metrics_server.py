@@ -72,7 +72,7 @@ class _ServerOfIpv6(_Server):
 
 
 class _Handler(WSGIRequestHandler):
-    # Of a client that says nothing, or reads nothing.
+    # The time limit for a client that says nothing, or reads nothing.
     timeout = 10
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the name of the class above

@@ -13,16 +13,16 @@ from registry_service.tools.active_tool import ActiveTool
 from registry_service.upstreams.answer import Answer
 from registry_service.upstreams.upstream import Prepared
 
-# What is left of a client's time limit to record the outcome and tell it: a tenth, at most this. If half of it has gone
-# by and nothing is recorded, the other half is for telling that.
+# To record and tell the outcome, a tenth of a client's time limit is kept, at most this. If half of that has gone by
+# and nothing is recorded, the other half is for telling that.
 ANSWER_SECONDS = 0.5
 # Progress that a slow client has not fetched yet; the oldest goes first.
 PROGRESS_KEPT = 64
-# Of a message of progress, in characters.
+# A message of progress is cut to so many characters.
 MESSAGE_KEPT = 2000
 
 Event: TypeAlias = execution_pb2.CallToolEvent
-# What no double holds is no progress.
+# The greatest double: a number beyond it is no progress.
 _MOST = 1.7976931348623157e308
 
 
@@ -105,7 +105,7 @@ class Call:
         self.rpc = rpc
         self.caller = caller
         self.client_seconds = client_seconds
-        # Of the event loop's clock.
+        # By the event loop's clock.
         self.client_deadline = None if client_seconds is None else asyncio.get_running_loop().time() + client_seconds
         self.admitted: Ready | None = None
         # The RPC is over, and nobody waits for the result.

@@ -56,7 +56,7 @@ class OutcomeInDoubtError(Exception):
     """The connection failed before the answer: the group was written as a whole, or not at all."""
 
 
-# What one faulty row raises, and the same group without it does not: a second row of one key, text that the database
+# Errors that one faulty row raises, and the group without it does not: a second row of one key, text that the database
 # cannot hold. (UnicodeEncodeError and asyncpg's own DataError are ValueErrors.)
 ROW_FAULTS: tuple[type[Exception], ...] = (
     ValueError,

@@ -46,7 +46,7 @@ class Admission:
     trial: bool = False
 
 
-# What `new_call_id` makes.
+# The form of the ids that `new_call_id` makes.
 CALL_ID = re.compile(r"[0-9a-f]{32}")
 
 

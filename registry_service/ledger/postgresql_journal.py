@@ -12,7 +12,7 @@ from registry_service.storage.postgresql import CATALOG_LOCK, PostgresqlDatabase
 WRITE_SECONDS = 15.0
 CLAIM_SECONDS = 5.0
 
-# What asyncpg raises else: the server or the way to it failed, or the tables are not ours.
+# The other errors of asyncpg: the server or the way to it failed, or the tables are not ours.
 _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 # In these statements 1 is the contract's `RUNNING` and 6 its `UNKNOWN`, which a late true outcome replaces.

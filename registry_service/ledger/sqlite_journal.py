@@ -12,7 +12,7 @@ from registry_service.ledger.journal import PROBE, ROW_FAULTS, Entry, OutcomeInD
 from registry_service.storage.database import DatabaseUnreachableError
 from registry_service.storage.sqlite import SqliteDatabase
 
-# What a large group takes on the disk.
+# The room that a large group takes on the disk.
 ROOM_BYTES = 1024 * 1024
 
 _T = TypeVar("_T")

@@ -10,7 +10,7 @@ from registry_service.errors import PageTokenInvalidError, RequestInvalidError
 
 DEFAULT_PAGE = 100
 MAX_PAGE = 1000
-# Of the HMAC that marks a token as ours.
+# The length of the HMAC that marks a token as ours.
 _MARK_BYTES = 16
 
 

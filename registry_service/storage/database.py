@@ -41,7 +41,7 @@ class DatabaseReplacedError(DatabaseUnreachableError):
     """The path of an SQLite file does not lead to the file that this process has open."""
 
 
-# What a database that is away raises from sessions and from every method here.
+# Errors that sessions and every method here raise when the database is away.
 UNAVAILABLE: tuple[type[BaseException], ...] = (DatabaseUnreachableError, OperationalError, PoolTimeoutError)
 
 

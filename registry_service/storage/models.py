@@ -104,7 +104,7 @@ class Call(Base):
     settle_time: Mapped[int | None] = mapped_column(BigInteger)
     # From the admission to the outcome, in microseconds; None while it runs, and where nobody saw its end.
     duration: Mapped[int | None] = mapped_column(BigInteger)
-    # Of the endpoint's answer; 0 where there was none.
+    # The status of the endpoint's answer; 0 where there was none.
     http_status: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     # A few English words on what went wrong, for those who run the tool.
     detail: Mapped[str] = mapped_column(String, server_default=text("''"))

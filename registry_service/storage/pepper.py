@@ -7,7 +7,7 @@ from sqlalchemy import select, text
 from registry_service.storage.database import Database
 from registry_service.storage.models import PepperMark
 
-# Of two processes that start at once the first one's stays.
+# If two processes start at once, the mark of the first one stays.
 _KEEP = text("INSERT INTO pepper_mark (id, mark) VALUES (1, :mark) ON CONFLICT (id) DO NOTHING")
 
 

@@ -51,7 +51,7 @@ SELECT pg_notify('{}', '');
 COMMIT AND CHAIN
 """.format(*CATALOG_LOCK, CHANNEL)
 _DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
-# What asyncpg raises when the server is away, goes away, or does not answer in time (TimeoutError is an OSError).
+# Errors of asyncpg when the server is away, goes away, or does not answer in time (TimeoutError is an OSError).
 _LOST = (
     OSError,
     asyncpg.PostgresConnectionError,

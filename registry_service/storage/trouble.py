@@ -18,7 +18,7 @@ _SQLITE = {
     "SQLITE_CORRUPT": "database_corrupt",
     "SQLITE_BUSY": "database_locked",
 }
-# What the system itself says, as at the probe for room.
+# Errors of the operating system, as at the probe for room.
 _SYSTEM = {
     errno.ENOSPC: "disk_full",
     errno.EDQUOT: "disk_full",

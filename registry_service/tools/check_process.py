@@ -18,7 +18,7 @@ from registry_service.tools.violation import Violation, unreadable
 
 REQUEST = struct.Struct(">II")
 ANSWER = struct.Struct(">I")
-# Of processor time; of the time that passes a busy machine may take much more.
+# The limit is on processor time: a busy machine may take much longer.
 CHECK_SECONDS = 2.0
 # Calls come first.
 _NICENESS = 10

@@ -19,10 +19,10 @@ from registry_service.tools.check_process import ANSWER, CHECK_SECONDS, REQUEST,
 from registry_service.tools.schema_check import SchemaCheck
 from registry_service.tools.violation import Violation
 
-# How many run at once, and how long one may wait for its turn and its end.
+# The number of checks that run at once, and how long one may wait for its turn and its end.
 PROCESSES = 2
 WAIT_SECONDS = 60.0
-# How many of an owner may run and wait: each holds a value of up to 4 MiB.
+# The number of checks of one owner that may run and wait: each holds a value of up to 4 MiB.
 WAITING = 16
 # A process may be killed from outside, for want of memory for instance.
 _ATTEMPTS = 2

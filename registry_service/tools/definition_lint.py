@@ -11,7 +11,7 @@ from registry_service.tools.json_document import Fault, shown, token
 from registry_service.tools.json_schema import warnings_of_schema
 from registry_service.tools.schema_lint import near
 
-# What some clients and models take of a tool's name.
+# The longest name of a tool that all clients and models take.
 _COMMON_NAME = 64
 _ICON = ("src", "mimeType", "sizes", "theme")
 

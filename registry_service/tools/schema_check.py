@@ -18,10 +18,10 @@ from registry_service.tools.violation import Violation, violation_of
 MAX_VIOLATIONS = 20
 MAX_VIOLATIONS_BYTES = 4096
 # The validator collects every violation before it yields the first: 13 µs each, 13 s for a hostile array of a million.
-# Of a value with more nodes than this only the first one is told.
+# In a value with more nodes than this, only the first violation is told.
 _MAX_NODES_TOLD_WHOLE = 500
 
-# What a check may take of the event loop's time, in nanoseconds. Violations are looked for a second time, and to
+# A check may take so many nanoseconds of the event loop's time. Violations are looked for a second time, and to
 # say where costs several times as much.
 _INLINE_NS = 5_000_000
 _INLINE_BYTES = 64 * 1024

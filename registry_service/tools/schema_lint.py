@@ -39,7 +39,7 @@ _FORMATS = frozenset(
         *("uri-template", "uuid"),
     ]
 )
-# Where null is a value like any other.
+# Keywords in which null is a value like any other.
 _DATA = frozenset(["const", "default", "enum", "example", "examples"])
 _RANGES = (
     ("minimum", "maximum"),

@@ -11,7 +11,7 @@ from registry_service.tools.json_document import token
 NO_PARAMETERS: Mapping[str, Any] = {}
 MAX_POINTER = 256
 _MAX_MESSAGE = 256
-# Of what a schema says at length (an enum, a pattern) only this much is repeated, in bytes of JSON text.
+# A part of a schema (an enum, a pattern) that takes more bytes of JSON text than this is not repeated.
 _MAX_PARAMETER = 200
 _MAX_NAMES = 10
 
@@ -51,7 +51,7 @@ def violation_of(error: jsonschema_rs.ValidationError) -> Violation:
     kind: Any = error.kind
     pointer = _short_pointer(error.instance_path)
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.FalseSchema):
-        # What a tool without arguments says of any argument.
+        # A tool without arguments answers so to any argument.
         alone = error.schema_path[-1:] == ["additionalProperties"]
         message = "no properties are allowed here" if alone else "no value is allowed here"
         return Violation(pointer, message, "noProperties" if alone else "falseSchema")

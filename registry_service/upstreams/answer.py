@@ -105,7 +105,7 @@ def _unescape(match: re.Match[str]) -> str:
         return literal
 
 
-# Where msgspec's message says where: nothing else of it goes on.
+# The place in msgspec's message. Nothing else of the message is passed on.
 _PLACE = re.compile(r"at `(\$[^`]*)`\Z")
 
 

@@ -66,7 +66,7 @@ def _missing(name: str, what: str) -> ToolUnreachableError:
     )
 
 
-# Of a secret shorter than this, texts hold many by chance.
+# A shorter secret is not hidden: texts hold it by chance.
 _SHORTEST = 4
 HIDDEN = "***"
 

@@ -15,9 +15,9 @@ from registry_service.errors import ResultTooLargeError, ToolFailedError, ToolRe
 from registry_service.upstreams.http.media_type import is_charset
 from registry_service.upstreams.http.turns import Pace
 
-# What decompression yields at a time, so that a bomb is noticed before it unfolds.
+# Decompression yields at most so much at a time, so that a bomb is noticed before it unfolds.
 _PIECE = 64 * 1024
-# What a decompressor gets at a time.
+# A decompressor gets at most so much at a time.
 _SLICE = 4 * 1024
 
 

@@ -56,7 +56,7 @@ _MAX_RETRY_AFTER = 999_999
 _WITHOUT_CONTENT = frozenset({201, 202})
 # Above this, an answer is mapped in a thread.
 _LARGE = 256 * 1024
-# What of a stream is cut to frames at a time.
+# At most so much of a stream is cut to frames at a time.
 _STREAM_SLICE = 4 * 1024
 
 

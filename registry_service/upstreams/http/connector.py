@@ -48,11 +48,12 @@ KEEPALIVE_SECONDS = 4.0
 
 # More answers of the kind "not yet" (1xx) to one request are no answer.
 MAX_INFORMATIONAL = 20
-# Of an answer's head, together with all the heads of the kind "not yet" before it.
+# The limit of an answer's head, together with all the heads of the kind "not yet" before it.
 MAX_HEAD_BYTES = 64 * 1024
-# Of what stands around the content (sizes of chunks, their extensions, trailers): so much, and 8 times the content.
+# The limit of all that stands around the content (sizes of chunks, their extensions, trailers) is so much, and 8 times
+# the content.
 MAX_FRAMING_BYTES = 1024 * 1024
-# What the parser gets at a time: a few milliseconds of work even where every byte is made expensive.
+# The parser gets at most so much at a time: a few milliseconds of work even where every byte is made expensive.
 _PIECE = 16 * 1024
 _END_OF_HEAD = b"\r\n\r\n"
 
@@ -64,11 +65,11 @@ class Exchange:
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
-        # What reading the answer has cost.
+        # The cost of reading the answer.
         self.effort = Effort()
         # How the answer broke, a short word; empty where it did not.
         self.fault = ""
-        # How many addresses the guard has refused, and how many it has let pass.
+        # The number of addresses that the guard has refused, and of those that it has let pass.
         self.refused = 0
         self.tried = 0
 
@@ -123,7 +124,7 @@ class _Handler(ResponseHandler):
         if 100 <= message.code < 200 and message.code != 101:
             self._informational += 1
             if self._informational > MAX_INFORMATIONAL:
-                # What was not read yet would be passed over before the exception is seen.
+                # The bytes that are not read yet would be passed over before the exception is seen.
                 self._buffer.clear()
                 self._refuse_head(message.code, "too many 1xx answers", "malformed HTTP")
                 return

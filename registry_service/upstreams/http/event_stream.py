@@ -16,7 +16,7 @@ from registry_service.upstreams import strict_json
 from registry_service.upstreams.http.media_type import Kind, Media, decode_text
 from registry_service.upstreams.upstream import OnProgress
 
-# What a whole stream may hold, in results of the greatest size: progress adds up over an hour.
+# A whole stream may hold so many results of the greatest size: progress adds up over an hour.
 STREAM_FACTOR = 8
 
 
@@ -52,7 +52,7 @@ class StreamedAnswer:
         self._limit = limit
         self._rest = limit * STREAM_FACTOR
         self._on_progress = on_progress
-        # What was no frame, and progress that was not passed on.
+        # The number of events that were no frame, and of progress frames that were not passed on.
         self.passed_over = 0
         self.spared = 0
 

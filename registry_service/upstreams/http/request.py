@@ -42,14 +42,14 @@ _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_string = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 
-# What no schema says of an argument.
+# Violations of rules that stand in no schema.
 _FIXED = Violation("", "is fixed by the tool's endpoint", "fixed")
 _PATH_MISSING = Violation("", "is required: it is part of the endpoint's path", "pathMissing")
 _PATH_TYPE = Violation("", "must be a string, a number or a boolean: it is part of the endpoint's path", "pathType")
 _PATH_EMPTY = Violation("", "must not be empty: it is part of the endpoint's path", "pathEmpty")
 _PATH_SEGMENT = Violation("", "must not be or hold the path segment `.` or `..`, or control characters", "pathSegment")
-# Of the JSON text of arguments that go into a URL. Most servers take no longer one, and to encode megabytes of it would
-# hold up everybody for seconds.
+# The limit of the JSON text of arguments that go into a URL. Most servers take no longer URL, and to encode megabytes
+# of it would hold up everybody for seconds.
 MAX_URL_ARGUMENTS = 16 * 1024
 _URL_LENGTH = Violation(
     "",
@@ -69,7 +69,7 @@ class Request(NamedTuple):
     body: bytes | None
     expected: Expected
     idempotent: bool
-    # What no answer may show, should the endpoint repeat it.
+    # No answer may show these, should the endpoint repeat them.
     secrets: tuple[str, ...]
 
 

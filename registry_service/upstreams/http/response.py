@@ -12,7 +12,7 @@ from registry_service.upstreams.answer import Answer, Expected, from_json, reada
 from registry_service.upstreams.http.media_type import Kind, Media, decode_leniently, decode_text
 from registry_service.upstreams.secrets import without_secrets
 
-# What a client is shown of the body of an HTTP error, in bytes.
+# A client is shown at most so many bytes of the body of an HTTP error.
 ERROR_BODY_BYTES = 64 * 1024
 
 # Control characters that no text has; ESC colours the text of many a tool.

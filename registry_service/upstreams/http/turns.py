@@ -12,7 +12,7 @@ from time import perf_counter
 
 # How long an answer may work before the event loop sees to others.
 SLICE_SECONDS = 0.001
-# What an answer may cost before it has to wait for turns. A large one may cost more: so much for each MiB of content.
+# An answer may cost so much before it has to wait for turns. A large one may cost more: so much for each MiB.
 # With time, a part of each second is forgiven.
 ALLOWANCE_SECONDS = 0.005
 MEBIBYTE_SECONDS = 0.016
