@@ -38,9 +38,8 @@ _LIMITED = text(
     "SELECT set_config('idle_in_transaction_session_timeout', '2000', true), set_config('lock_timeout', '3000', true)"
 )
 # The same for changes of the tables, whose locks stop everything. Between two of them much is imported and read.
-_LIMITED_MIGRATION = text(
-    "SELECT set_config('idle_in_transaction_session_timeout', '10000', true), set_config('lock_timeout', '3000', true)"
-)
+_IDLE_MIGRATION = text("SELECT set_config('idle_in_transaction_session_timeout', '10000', true)")
+_LOCKING_MIGRATION = text("SELECT set_config('lock_timeout', '3000', true)")
 # The shared side of the lock is held by groups of admissions, for milliseconds. They queue behind this, so it gives up
 # early. The transaction that COMMIT AND CHAIN begins is empty: it is for SQLAlchemy to commit.
 _COMMIT_CHANGE = """
@@ -120,8 +119,11 @@ class PostgresqlDatabase(Database):
         return executor != self.executor and (await session.execute(lock)).scalar_one()
 
     async def _exclude_migrations(self, connection: AsyncConnection) -> None:
+        # First the limit on idling: a process that hangs once it has the lock holds up the others no longer than it.
+        # The one on locks comes after: another process's migration is waited for.
+        await connection.execute(_IDLE_MIGRATION)
         await connection.execute(select(func.pg_advisory_xact_lock(*MIGRATION_LOCK)))
-        await connection.execute(_LIMITED_MIGRATION)
+        await connection.execute(_LOCKING_MIGRATION)
 
     async def _begin_write(self, session: AsyncSession) -> None:
         await session.execute(_LIMITED)
