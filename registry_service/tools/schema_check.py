@@ -1,7 +1,6 @@
 """Checks values against JSON Schemas, which are compiled when first needed and forgotten when others need the room."""
 
 import itertools
-import re
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ import jsonschema_rs
 import msgspec
 
 from registry_service.tools.json_schema import DIALECTS, DRAFT_2020_12, checkable, dialect_uri
-from registry_service.tools.schema_cost import pattern_size, patterns, rates
+from registry_service.tools.schema_cost import SLOW_NUMBER, pattern_size, patterns, rates
 from registry_service.tools.schema_walk import positions
 from registry_service.tools.violation import Violation, violation_of
 
@@ -25,8 +24,6 @@ _MAX_NODES_TOLD_WHOLE = 500
 # say where costs several times as much.
 _INLINE_NS = 5_000_000
 _INLINE_BYTES = 64 * 1024
-# As schema_cost.py has it.
-_SLOW_NUMBER = re.compile(rb"[0-9](?:[0-9]{18}|[.eE][0-9+-])")
 
 # Larger schemas take so long to compile that the event loop must not do it, in bytes. So may any pattern.
 LARGE_SCHEMA = 4 * 1024
@@ -128,7 +125,7 @@ class SchemaCheck:
         size, depth = len(raw), raw.count(b"{") + raw.count(b"[")
         if size <= worst[min(depth, len(worst) - 1)]:
             return True
-        return size <= usual[min(depth, len(usual) - 1)] and _SLOW_NUMBER.search(raw) is None
+        return size <= usual[min(depth, len(usual) - 1)] and SLOW_NUMBER.search(raw) is None
 
     def compile(self) -> Compiled:
         """Compiles the schema, unless that was done. Any thread may call it."""

@@ -6,6 +6,7 @@ whether it does.
 """
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ _FIXED: Mapping[str, float] = {
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), 200.0),
     **dict.fromkeys(("format", "contentMediaType", "contentEncoding"), 40.0),
 }
+SLOW_NUMBER = re.compile(rb"[0-9](?:[0-9]{18}|[.eE][0-9+-])")
 _MAX_DEPTH = 64
 # Bounds the work of the estimate itself, in additions; what would take more is taken for the worst.
 _MAX_WORK = 300_000
@@ -55,10 +57,17 @@ class Rates(NamedTuple):
     usual: list[float]
     worst: list[float]
 
+    def of(self, raw: bytes, above: int = 0) -> float:
+        """Returns the rate of JSON text. `above` says how many levels the value stands below what the rates are of."""
+        by_depth = self.worst if SLOW_NUMBER.search(raw) else self.usual
+        return by_depth[min(raw.count(b"{") + raw.count(b"[") + above, len(by_depth) - 1)]
 
-def rates(root: dict[str, object], places: Iterable[Position], id_keyword: str) -> Rates:
-    """Returns what a check costs at worst. `places` are the schema and all its subschemas."""
-    nodes = _in_order(root, Below(root, places, id_keyword))
+
+def rates(
+    schema: dict[str, object], places: Iterable[Position], id_keyword: str, root: dict[str, object] | None = None
+) -> Rates:
+    """Returns what a check costs at worst. `places` are the root, the schema itself by default, and all below it."""
+    nodes = _in_order(schema, Below(root or schema, places, id_keyword))
     usual = _by_depth(nodes, [node.own for node in nodes])
     if not any(node.slow_numbers for node in nodes):
         return Rates(usual, usual)

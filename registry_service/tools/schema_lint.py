@@ -10,10 +10,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import jsonschema_rs
 
 from registry_service.tools.json_document import Fault, shown, token
+from registry_service.tools.schema_examples import example_slips
 from registry_service.tools.schema_walk import Position
 
 MAX_WARNINGS = 100
-_MAX_MESSAGE = 200
+# A comparison of two names takes about 10 µs, and more than their lengths together where they are long.
+_MAX_QUESTIONS = 20
+_MAX_KNOWN = 500
+_MAX_NAME = 128
 
 NULL = "must not be null; in YAML, a text with a comma inside {…} needs quotes"
 
@@ -54,9 +58,44 @@ _COMPOSED = frozenset(["$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf",
 
 def near(name: str, known: Collection[str]) -> str:
     """Returns the question whether a known name was meant, after a space; empty where none is near."""
-    by_folded = {other.lower().replace("_", "").replace("-", ""): other for other in known}
-    found = difflib.get_close_matches(name.lower().replace("_", "").replace("-", ""), by_folded, n=1, cutoff=0.75)
-    return f"; is {by_folded[found[0]]} meant?" if found else ""
+    return _Near(known)(name)
+
+
+class _Near:
+    """Finds which of some names was meant. Long names, and those among too many, are not compared."""
+
+    def __init__(self, known: Collection[str]) -> None:
+        few = known if len(known) <= _MAX_KNOWN else ()
+        self._by_folded = {_folded(other): other for other in few if len(other) <= _MAX_NAME}
+
+    def __call__(self, name: str) -> str:
+        if len(name) > _MAX_NAME or not self._by_folded:
+            return ""
+        found = difflib.get_close_matches(_folded(name), self._by_folded, n=1, cutoff=0.75)
+        return f"; is {self._by_folded[found[0]]} meant?" if found else ""
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+_near_keyword = _Near(KEYWORDS)
+_near_format = _Near(_FORMATS)
+
+
+class _Questions:
+    """Bounds how many names of a schema are compared with those that are known."""
+
+    def __init__(self) -> None:
+        self._left = _MAX_QUESTIONS
+        self._asked: dict[tuple[str, _Near], str] = {}
+
+    def ask(self, name: str, known: _Near) -> str:
+        question = self._asked.get((name, known))
+        if question is None and self._left:
+            self._left -= 1
+            question = self._asked[name, known] = known(name)
+        return question or ""
 
 
 def null_faults(schemas: Iterable[Position]) -> Iterator[Fault]:
@@ -74,41 +113,44 @@ def schema_warnings(root: dict[str, object], schemas: Iterable[Position], *, of_
     known = KEYWORDS | _ANNOTATIONS | ({"id"} if "draft-04" in str(root.get("$schema")) else set())
     if of_arguments and "properties" not in root and not _COMPOSED & root.keys():
         yield Fault("", "has no properties, which some clients refuse; for a tool without arguments: properties: {}")
-    checks = _checks(root) if any(_example_keywords(schema) for schema, _, _, _ in schemas) else None
+    examples = example_slips(root, schemas, "id" if "id" in known else "$id")
+    questions = _Questions()
     for schema, pointer, _, _ in schemas:
-        own = [*_unknown(schema, known), *_required(schema), *_ranges(schema), *_values(schema)]
-        if checks is not None:
-            own += _examples(schema, checks, "#" + pointer)
+        own = [*_unknown(schema, known, questions), *_required(schema, questions), *_ranges(schema), *_values(schema)]
+        own += examples.get(pointer, ())
         yield from (Fault(pointer + at, message) for at, message in own)
 
 
-def _unknown(schema: Mapping[str, object], known: Collection[str]) -> Iterator[Fault]:
+def _unknown(schema: Mapping[str, object], known: Collection[str], questions: _Questions) -> Iterator[Fault]:
     for keyword in schema:
         if keyword not in known and not keyword.startswith("x-"):
-            message = f"{shown(keyword)} is not a keyword of JSON Schema, and changes nothing{near(keyword, KEYWORDS)}"
+            question = questions.ask(keyword, _near_keyword)
+            message = f"{shown(keyword)} is not a keyword of JSON Schema, and changes nothing{question}"
             yield Fault(token(keyword), message)
     named = schema.get("format")
-    if isinstance(named, str) and named not in _FORMATS and (question := near(named, _FORMATS)):
+    if isinstance(named, str) and named not in _FORMATS and (question := questions.ask(named, _near_format)):
         yield Fault("/format", f"{shown(named)} is not a format that is known{question}")
 
 
-def _required(schema: Mapping[str, object]) -> Iterator[Fault]:
+def _required(schema: Mapping[str, object], questions: _Questions) -> Iterator[Fault]:
     """Finds what is required and can't be given, or is likely to be misspelt."""
     required, properties = schema.get("required"), schema.get("properties")
     if not isinstance(required, list):
         return
     declared = properties if isinstance(properties, dict) else {}
+    declared_near = _Near(declared)
+    open_elsewhere = bool(_COMPOSED & schema.keys())
     closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
     for index, name in enumerate(required):
         if not isinstance(name, str) or name in declared:
             continue
-        question = near(name, declared)
+        question = questions.ask(name, declared_near) if closed or not open_elsewhere else ""
         if closed:
             yield Fault(f"/required/{index}", f"requires {shown(name)}, which additionalProperties forbids{question}")
-        elif question and not _COMPOSED & schema.keys():
+        elif question:
             yield Fault(f"/required/{index}", f"requires {shown(name)}, which properties doesn't hold{question}")
-    for name, child in declared.items():
-        if child is False and name in required:
+    for name in (name for name, child in declared.items() if child is False):
+        if name in required:
             yield Fault(f"/properties{token(name)}", "is required, and no value is allowed")
 
 
@@ -131,31 +173,3 @@ def _values(schema: Mapping[str, object]) -> Iterator[Fault]:
     for at, value in places:
         if not is_of(value):
             yield Fault(at, f"{shown(value)} isn't of the type {shown(wanted)}")
-
-
-def _example_keywords(schema: Mapping[str, object]) -> bool:
-    return "default" in schema or isinstance(schema.get("examples"), list)
-
-
-def _checks(root: dict[str, object]) -> "jsonschema_rs.ValidatorMap | None":
-    """Returns a validator for each subschema, or None where one can't be made: its faults are told elsewhere."""
-    try:
-        return jsonschema_rs.validator_map_for(root, offline=True)
-    except (ValueError, jsonschema_rs.ValidationError):
-        return None
-
-
-def _examples(schema: Mapping[str, object], checks: "jsonschema_rs.ValidatorMap", at: str) -> Iterator[Fault]:
-    validator = checks.get(at) if _example_keywords(schema) else None
-    if validator is None:
-        return
-    examples = schema.get("examples")
-    places = [("/default", schema["default"])] if "default" in schema else []
-    places += [
-        (f"/examples/{number}", value) for number, value in enumerate(examples if isinstance(examples, list) else [])
-    ]
-    for place, value in places:
-        error = next(validator.iter_errors(value), None)
-        if error is not None:
-            message = f"doesn't fit its own schema: {error.message}"
-            yield Fault(place, message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…")

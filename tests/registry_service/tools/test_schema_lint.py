@@ -1,5 +1,7 @@
 """Slips in schemas: what an author meant is asked, and nothing that is right is warned of."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,3 +153,49 @@ def test_suggestions_are_names_that_are_known(keyword, text):
     for name in (keyword.upper(), keyword + "x", text):
         suggestion = near(name, KEYWORDS)
         assert suggestion == "" or suggestion.removeprefix("; is ").removesuffix(" meant?") in KEYWORDS
+
+
+def wide(number):
+    return {"type": "object", "properties": {f"p{name}": {"type": "string"} for name in range(number)}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        arguments(a={"uniqueItems": True, "default": [1 + number / 3 for number in range(10_000)]}),
+        arguments(a={"pattern": "^(a|b){1,2000}$", "default": "ab" * 50_000}),
+        arguments(a={"items": {"pattern": "^(a|b){1,2000}$"}, "examples": [["ab" * 1000]] * 100}),
+        {**wide(400), "required": [f"q{name}" for name in range(8_000)]},
+        {**wide(5_000), "required": [f"q{name}" for name in range(8_000)]},
+        {**wide(400), "required": [f"q{name}" for name in range(8_000)], "additionalProperties": False},
+        {**arguments(**{"a" * 50_000: {}}), "required": ["a" * 49_000 + "b"]},
+        arguments(a={f"unknown{number}": 1 for number in range(8_000)}),
+        arguments(**{f"p{number}": {"format": f"none{number}"} for number in range(4_000)}),
+        {
+            "$defs": {"big": wide(500)},
+            **arguments(**{f"p{n}": {"$ref": "#/$defs/big", "default": {}} for n in range(500)}),
+        },
+        {
+            "$defs": {"big": {"enum": list(range(20_000))}},
+            **arguments(**{f"p{number}": {"$ref": "#/$defs/big", "default": 1} for number in range(2_000)}),
+        },
+    ],
+    ids=lambda _: "schema",
+)
+def test_no_schema_takes_long_to_be_looked_at(schema):
+    began = time.process_time()
+    warnings_of_schema(schema, "", of_arguments=True)
+    assert time.process_time() - began < 0.9
+
+
+def test_a_value_that_is_cheap_to_check_is_checked_beside_one_that_is_not():
+    costly = {"uniqueItems": True, "default": [1 + number / 3 for number in range(5_000)] * 2}
+    assert pointers(arguments(a=costly, b={"type": "string", "pattern": "^a", "default": "b"})) == [
+        "/properties/b/default"
+    ]
+
+
+def test_a_name_is_suggested_twenty_times_and_no_more():
+    schema = {**wide(30), "required": [f"P_{number}" for number in range(30)], "additionalProperties": False}
+    messages = [message for _, message in warned(schema)]
+    assert [message.endswith("meant?") for message in messages] == [True] * 20 + [False] * 10
