@@ -12,6 +12,14 @@ from registry_service.errors import ToolResponseInvalidError
 MAX_DEPTH = 64
 # Python refuses to read a longer integer, and so does every client that is written in it.
 MAX_DIGITS = 4300
+# As many as a request may have: reading more would keep everybody else waiting.
+MAX_CONTAINERS = 200_000
+MAX_MEMBERS = 200_000
+MAX_ELEMENTS = 1_000_000
+# A text of so many bytes can't have more of them than that.
+_SMALL = 64 << 10
+# How many the object may have around a member that is read itself, and has as many as it may.
+_BESIDE = 1000
 
 _TWICE = "a duplicate key"
 
@@ -31,6 +39,7 @@ def read(raw: bytes, depth: int = MAX_DEPTH) -> Any:
 
     The checks look at the text as a whole, which costs a tenth of a scan member by member.
     """
+    _check_parts(raw)
     if raw.count(b"[") + raw.count(b"{") > depth:
         steps = array("b", _outside_strings(raw).translate(_STEPS, _NO_BRACKETS))
         if max(accumulate(steps), default=0) > depth:
@@ -52,8 +61,10 @@ def read(raw: bytes, depth: int = MAX_DEPTH) -> Any:
 def members(raw: bytes) -> dict[str, bytes]:
     """Returns the texts of an object's members, whose own content isn't looked at.
 
-    Raises msgspec.DecodeError for what isn't an object, ToolResponseInvalidError for a key that stands twice.
+    Raises msgspec.DecodeError for what isn't an object, ToolResponseInvalidError for a key that stands twice and for
+    more parts than a text may have.
     """
+    _check_parts(raw, _BESIDE)
     found = {name: bytes(text) for name, text in _decode_members(raw).items()}
     if _quotes(raw) != 2 * len(found) + sum(map(_quotes, found.values())):
         raise ToolResponseInvalidError(detail=_TWICE)
@@ -69,6 +80,26 @@ def without_lone_surrogates(text: str) -> str:
 
 def _whole(match: re.Match[str]) -> str:
     return "\\ufffd" if match[1] else match[0]
+
+
+def _check_parts(raw: bytes, beside: int = 0) -> None:
+    """Refuses what has too many parts, before any of them is made. Only texts that seem to are looked at closely."""
+    if len(raw) <= _SMALL or not _excess(raw, beside):
+        return
+    if detail := _excess(_outside_strings(raw), beside):
+        raise ToolResponseInvalidError(detail=detail)
+
+
+def _excess(text: bytes, beside: int) -> str:
+    """Returns of what the marks in a text say that there is too much, as a detail; empty where of nothing."""
+    detail = ""
+    if text.count(b"[") + text.count(b"{") > MAX_CONTAINERS + beside:
+        detail = "too many arrays and objects"
+    elif text.count(b":") > MAX_MEMBERS + beside:
+        detail = "too many members of objects"
+    elif text.count(b",") > MAX_ELEMENTS + beside:
+        detail = "too many elements"
+    return detail
 
 
 def _outside_strings(raw: bytes) -> bytes:

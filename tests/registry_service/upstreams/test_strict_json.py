@@ -20,6 +20,14 @@ def nested(depth):
     return b'{"a":' * (depth // 2) + b"[" * (depth - depth // 2) + b"]" * (depth - depth // 2) + b"}" * (depth // 2)
 
 
+def array(element, number):
+    return b"[" + b",".join([element] * number) + b"]"
+
+
+def members(number):
+    return b"{" + b",".join(b'"%d":1' % name for name in range(number)) + b"}"
+
+
 UNREADABLE = [
     (nested(65), "nested too deep"),
     (b"[" * 250 + b"]" * 250, "nested too deep"),
@@ -31,6 +39,11 @@ UNREADABLE = [
     (b'{"a":1,"b":2,"\\u0061":3}', "a duplicate key"),
     (b'[{"a":{"b":"\\"","b":":"}}]', "a duplicate key"),
     (b'{"":1,"":1}', "a duplicate key"),
+    (array(b"[]", 200_000), "too many arrays and objects"),
+    (array(b"{}", 200_000), "too many arrays and objects"),
+    (members(200_001), "too many members of objects"),
+    (array(b"1", 1_000_002), "too many elements"),
+    (array(b'"\\"["', 1_000_002), "too many elements"),
 ]
 READABLE = [
     nested(64),
@@ -40,6 +53,11 @@ READABLE = [
     b'[{"a":1},{"a":1},{"b":{"a":{"a":1}}}]',
     b'{"a":"a\\":1","b":"\\\\","c":":"}',
     b'{"f":1.50,"g":1e300,"z":-0}',
+    array(b"[]", 199_999),
+    array(b"{}", 199_999),
+    members(200_000),
+    array(b"1", 1_000_001),
+    b'["' + b'\\"[{:,' * 200_001 + b'"]',
 ]
 
 
@@ -62,6 +80,12 @@ class TestWhatEveryClientCanRead:
         answer = from_body(body, JSON, ANY, URI, LIMIT)
         assert text(answer) == body.decode()
         assert feed_all(NDJSON, [b'{"result":' + body + b"}\n"], limit=LIMIT)[0] == answer
+
+    def test_an_object_that_is_only_taken_apart_may_have_a_few_more_members(self):
+        assert len(strict_json.members(members(201_000))) == 201_000
+        with pytest.raises(ToolResponseInvalidError) as caught:
+            strict_json.members(members(201_001))
+        assert caught.value.facts["detail"] == "too many members of objects"
 
     @given(st.recursive(st.none() | st.text() | st.integers(), lambda c: st.lists(c) | st.dictionaries(st.text(), c)))
     def test_what_an_encoder_writes_is_never_refused(self, value):
