@@ -39,24 +39,28 @@ def gate(pair: Pair) -> Iterator[asyncio.Event]:
     pair.endpoint.gate.set()
 
 
-def check_refused(reply: Reply, code: int, *, status: int = 400) -> None:
-    assert (reply.status, reply.media_type) == (status, "application/json"), reply
-    assert (reply.json["id"], reply.error["code"]) == (None, code)
+def check_refused(reply: Reply, code: int, accept: str | None = BOTH) -> None:
+    """Whoever takes JSON and a stream hears of it by a 400; whoever takes one form alone in a 200 of that form."""
+    one_form = accept is not None and accept != BOTH
+    expected = (200, accept) if one_form else (400, "application/json")
+    assert (reply.status, reply.media_type) == expected, reply
+    assert len(reply.messages) == 1
+    assert (reply.messages[0]["id"], reply.error["code"]) == (None, code)
 
 
 async def check_bodies(pair: Pair, bodies: dict[str | bytes, int]) -> None:
-    """Posts each on one connection, which must serve on; to Agent Builder, legacy and modern clients the same."""
+    """Posts each on one connection, which must serve on, as clients of each form and era."""
     right: list[Header] = [("Content-Type", "application/json")]
-    tongues: list[list[Header]] = [
-        [("Accept", BOTH)], [("Accept", "application/json")], [("Accept", BOTH), *AS_MODERN],
-        [("Accept", "text/event-stream")],
+    tongues: list[tuple[str, list[Header]]] = [
+        (BOTH, []), (BOTH, AS_MODERN), ("application/json", []), ("text/event-stream", []),
+        ("application/x-ndjson", []),
     ]  # fmt: skip
     async with await pair.wire() as wire:
-        for tongue in tongues:
-            headers = pair.authorized([*right, *tongue])
+        for accept, tongue in tongues:
+            headers = pair.authorized([*right, ("Accept", accept), *tongue])
             for body, code in bodies.items():
                 await wire.request("POST", "/mcp", headers, body if isinstance(body, bytes) else body.encode())
-                check_refused(await wire.reply(), code)
+                check_refused(await wire.reply(), code, accept)
         good = message(LEGACY, "ping")
         await wire.request("POST", "/mcp", pair.authorized(good.headers), good.body)
         assert (await wire.reply()).result == {}
@@ -217,7 +221,7 @@ async def test_other_ids_are_refused(pair: Pair, speaker: Speaker):
     """None of them is taken for a notification, and nothing runs."""
     tool = pair.tool("/echo")
     for raw in ("1.5", "null", "true", "false", "{}", "[]", "[1]", "1e-3", "0.1", "15e-1"):
-        check_refused(await pair.call(tool, {}, speaker=speaker, id=Json(raw)), -32600)
+        check_refused(await pair.call(tool, {}, speaker=speaker, id=Json(raw)), -32600, speaker.accept)
     assert pair.executions(tool) == 0
 
 
