@@ -27,9 +27,10 @@ run: $(VENV)/.demo ## Run registry, gateway and demo tools here; state in .naru/
 	@$(PY) -m ops.run
 
 .PHONY: test
+# In the order of the folders, so that the slow tests with real processes aren't the last, beside an idle worker.
 test: $(VENV)/.dev ## Run every test, two at a time
 	@$(PY) -m tests.support.node_setup
-	@$(PY) -m pytest --numprocesses 2 --dist loadfile $(T)
+	@$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(T)
 
 .PHONY: check
 check: proto-check lint imports types ## Fresh generated code, style, import rules, types
